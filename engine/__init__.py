@@ -1,0 +1,1 @@
+"""The pure core (`engine.core`) and the live engine around it."""

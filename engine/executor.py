@@ -1,0 +1,66 @@
+"""What the loop asks of a model runner, and what a sequence is to it. Knows plans and tokens; knows no queues and no clients."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from engine.core.ids import RequestId
+from engine.core.plan import Plan
+
+
+class SamplingParams(Struct, frozen=True, kw_only=True):
+    """How tokens are drawn. Counter-based: the draw depends on (seed, position) only, never on the batch."""
+
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_p: float = 1.0
+    top_k: int = 0
+    """0 is off."""
+    seed: int = 0
+    """64-bit; the driver draws one where the client gives none."""
+
+
+class NewSequence(Struct, frozen=True, eq=False):
+    """A sequence that the runner meets for the first time: it takes over `row`, whatever was there before."""
+
+    row: int
+    request: RequestId
+    prompt: NDArray[np.int32]
+    """[num_prompt] token ids."""
+    sampling: SamplingParams
+
+
+class Sampled(Struct, frozen=True, eq=False):
+    """What one step sampled: an entry for each row of the plan with `samples`, in plan order."""
+
+    tokens: NDArray[np.int32]
+    failures: tuple[tuple[int, str], ...] = ()
+    """(index into `tokens`, message) for rows whose logits were unusable; their token is 0."""
+
+
+class Executor(Protocol):
+    """A model over a pool of KV blocks. Called from one worker thread, plans in order, one at a time.
+
+    The runner keeps for each row: its block table (changed only by plan deltas), and its token ids (prompt, then what it
+    sampled itself), so that a plan may be executed before the driver has seen the step before.
+    """
+
+    num_blocks: int
+    block_size: int
+    max_context: int
+    vocab_size: int
+
+    def execute(self, plan: Plan, new: Sequence[NewSequence]) -> Sampled:
+        """Takes in `new`, applies the plan's table deltas, computes its positions, samples.
+
+        Raises:
+            ExecutorError: the step failed as a whole; state of the named rows is unknown.
+        """
+        ...
+
+    def close(self) -> None:
+        """Frees device memory and threads."""
+        ...

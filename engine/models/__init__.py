@@ -1,0 +1,1 @@
+"""Decoder model families over a paged KV cache."""

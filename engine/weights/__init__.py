@@ -1,0 +1,1 @@
+"""Readers of weight files and the cache of converted copies."""

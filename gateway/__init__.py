@@ -1,0 +1,1 @@
+"""The HTTP edge: knows protocols and tenants, knows nothing of blocks."""

@@ -1,0 +1,1 @@
+"""Attention and cache kernels: know tensors, know nothing of requests."""

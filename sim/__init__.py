@@ -1,0 +1,1 @@
+"""The SimPy twin: the same core under simulated time and a cost model."""

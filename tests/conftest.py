@@ -1,0 +1,25 @@
+"""Fixtures shared by all tests: where the public traces lie, and the default model."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+ROOT = Path(__file__).resolve().parent.parent
+DATA = ROOT / "tests" / "data"
+
+settings.register_profile(
+    "default", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=50
+)
+settings.register_profile("nightly", deadline=None, max_examples=2000, derandomize=False)
+settings.load_profile(os.environ.get("KILBURN_HYPOTHESIS", "default"))
+
+
+@pytest.fixture(scope="session")
+def shared_traces() -> Path:
+    """The folder of public traces; tests that need it skip where it is absent."""
+    folder = Path(os.environ.get("KILBURN_TRACES", ROOT.parent / "shared" / "traces"))
+    if not folder.is_dir():
+        pytest.skip("the public traces are not on this machine (set KILBURN_TRACES)")
+    return folder

@@ -1,0 +1,1 @@
+"""Request traces: one schema, readers, writers, generators, recordings."""
