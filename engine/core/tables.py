@@ -5,9 +5,9 @@ Invariants: entries [0, counts[row]) of a row are frames, the rest are NO_BLOCK;
 
 import numpy as np
 
+from engine.core.arrays import I32
 from engine.core.errors import InvariantError
 from engine.core.ids import NO_BLOCK
-from engine.core.plan import I32
 
 _FIRST_ROWS = 16
 _FIRST_WIDTH = 16
