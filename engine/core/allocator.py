@@ -85,6 +85,17 @@ class Allocator(Protocol):
         """Gives each of `rows` one more frame; the frames in the same order, or None where not all can be served."""
         ...
 
+    def room_of(self, rows: I32) -> I32:
+        """Positions that each of `rows` has frames for."""
+        ...
+
+    def grow_each(self, rows: I32) -> tuple[I32, int]:
+        """Gives a frame for each entry of `rows`, which may name a row several times, in order; all can be served.
+
+        (frames, how many of the first were free rather than evicted for this).
+        """
+        ...
+
     def shares_tail(self, row: int, position: int) -> bool:
         """Whether writing `position` of `row` would write a frame that another sequence holds."""
         ...

@@ -117,11 +117,11 @@ class Book:
         return rows[np.lexsort((self.table.index[rows], self.table.rank[rows]))]
 
     def computed(self) -> I32:
-        """Positions of each row that commits have reported computed."""
+        """Positions of each row that commits have reported computed; of a leap, all steps but its last count as such."""
         computed = self.table.scheduled.copy()
         for entry in reversed(self.open):
             plan = entry.plan
-            computed[plan.rows] = plan.starts
+            computed[plan.rows] = plan.starts + (plan.steps - 1)
             if len(plan.fork_rows):
                 computed[plan.fork_rows] = plan.starts[plan.fork_from]
         return computed

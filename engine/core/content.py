@@ -65,7 +65,7 @@ class RowContents:
 
     def accept(self, rows: I32, positions: I32, tokens: I32) -> None:
         """tokens[i] stands at positions[i] of rows[i]; rows without content ignore it."""
-        if not self._num_token_rows:
+        if not self._num_token_rows or not len(rows):
             return
         self._reserve(int(rows.max()), int(positions.max()) + 1)
         self._tokens[rows, positions] = tokens

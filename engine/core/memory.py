@@ -167,6 +167,23 @@ class BlockManager:
         self._deltas.append((rows, columns, blocks))
         return blocks
 
+    def room_of(self, rows: I32) -> I32:
+        """Positions that each of `rows` has frames for."""
+        return self.tables.counts[rows] * self.block_size
+
+    def grow_each(self, rows: I32) -> tuple[I32, int]:
+        """Gives a frame for each entry of `rows`, which may name a row several times, in order.
+
+        (frames, how many of the first were free rather than evicted for this).
+        """
+        num_free = self.pool.free
+        blocks = self._take(len(rows))
+        if blocks is None:
+            raise ValueError("grow_each must be asked for no more than is free")
+        columns = self.tables.append_many(rows, blocks)
+        self._deltas.append((rows, columns, blocks))
+        return blocks, min(num_free, len(rows))
+
     def shares_tail(self, row: int, position: int) -> bool:
         """Whether writing `position` of `row` would write a frame that another sequence holds."""
         column = position // self.block_size

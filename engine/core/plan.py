@@ -93,6 +93,11 @@ class Plan(Struct, frozen=True, eq=False):
     """Leap: the step is run this many times, each row one position further each time; then every row decodes."""
 
     @property
+    def last_step(self) -> int:
+        """Number of the last step; `step` unless it leaps."""
+        return self.step + self.steps - 1
+
+    @property
     def sampling(self) -> I32:
         """Rows for which the step samples a token: of `rows` those with `samples`, then `fork_rows`."""
         if self.num_decodes == len(self.rows):
@@ -136,7 +141,9 @@ class Outcome(Struct, frozen=True, eq=False):
     rows: I32
     requests: I64
     tokens: I32
-    """Accepted tokens, of a leap [steps, rows]."""
+    """Accepted tokens; of a leap [steps, rows], as in the results."""
+    counts: I32
+    """How many tokens of each row were accepted: 1; of a leap, `steps`, or one less where the last was discarded."""
     ended_rows: I32
     """Rows whose sequence ended with this commit, in plan order; each sequence ends exactly once."""
     ended_requests: I64

@@ -39,10 +39,14 @@ class Shares:
     being away saves nothing up.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, prompt_weight: float, output_weight: float) -> None:
+        self._prompt_weight = prompt_weight
+        self._output_weight = output_weight
         self._names: list[str] = []
         self._number: dict[str, int] = {}
-        self._served: list[float] = []
+        self._lifted: list[float] = []
+        self._prompt: list[int] = []
+        self._output: list[int] = []
         self._weights: list[float] = []
         self._waiting: dict[str, int] = {}
         self._last_left: str | None = None
@@ -52,24 +56,30 @@ class Shares:
         if tenant not in self._number:
             self._number[tenant] = len(self._names)
             self._names.append(tenant)
-            self._served.append(0.0)
+            self._lifted.append(0.0)
+            self._prompt.append(0)
+            self._output.append(0)
             self._weights.append(1.0)
         return self._number[tenant]
 
     def served(self, tenant: str) -> float:
-        """Weighted service so far."""
-        return self._served[self.number(tenant)]
+        """Weighted service so far, with what the tenant was lifted by. Depends on totals only, not on their order."""
+        at = self.number(tenant)
+        cost = self._prompt[at] * self._prompt_weight + self._output[at] * self._output_weight
+        return self._lifted[at] + cost / self._weights[at]
 
     def enter(self, tenant: str, weight: float) -> None:
         """A request of `tenant` begins to wait."""
         at = self.number(tenant)
+        had = self.served(tenant)
         self._weights[at] = weight
+        self._lifted[at] += had - self.served(tenant)
         if tenant not in self._waiting:
             if self._waiting:
                 lift = min(self.served(other) for other in self._waiting)
             else:
                 lift = self.served(self._last_left) if self._last_left is not None else 0.0
-            self._served[at] = max(self._served[at], lift)
+            self._lifted[at] += max(0.0, lift - had)
         self._waiting[tenant] = self._waiting.get(tenant, 0) + 1
 
     def leave(self, tenant: str) -> None:
@@ -79,8 +89,11 @@ class Shares:
             del self._waiting[tenant]
             self._last_left = tenant
 
-    def charge(self, tenants: I32, costs: float) -> None:
-        """Each entry of `tenants` had `costs` of service; negative: it is given back."""
-        for at, count in enumerate(np.bincount(tenants).tolist()):
-            if count:
-                self._served[at] += count * costs / self._weights[at]
+    def charge_prompt(self, tenant: int, count: int) -> None:
+        """`count` prompt positions of `tenant` are computed for the first time."""
+        self._prompt[tenant] += count
+
+    def charge_output(self, tenants: I32, count: int) -> None:
+        """Each entry of `tenants` has `count` tokens sampled; negative: they were discarded."""
+        for at, rows in enumerate(np.bincount(tenants).tolist()):
+            self._output[at] += rows * count

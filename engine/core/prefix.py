@@ -51,7 +51,7 @@ class PrefixIndex:
 
     def lookup(self, salt: str, keys: Keys) -> I32:
         """Frames of the longest run of leading blocks whose keys are `keys`. O(nodes on the path + words)."""
-        node = self._root.children.get(salt)
+        node = self._root.children.get(_root_label(salt, keys))
         parts: list[I32] = []
         at = 0
         while node is not None and at < len(keys):
@@ -74,7 +74,7 @@ class PrefixIndex:
 
         Stops where an equal block is there already: the other frame stays, this one is not merged.
         """
-        node, at = self._entry(salt, parent)
+        node, at = self._entry(_root_label(salt, keys), parent)
         label = keys[0].tobytes()
         if at < node.size:
             assert node.keys is not None
@@ -94,14 +94,14 @@ class PrefixIndex:
         self._indexed[frames] = True
         return len(frames)
 
-    def _entry(self, salt: str, frame: int) -> tuple[_Node, int]:
-        """The node of `frame`'s entry and the place after it; the root of `salt` for -1."""
+    def _entry(self, label: str, frame: int) -> tuple[_Node, int]:
+        """The node of `frame`'s entry and the place after it; the root of `label` for -1."""
         if frame >= 0:
             node = self._nodes[int(self._owner[frame])]
             return node, int(self._place[frame]) + 1
-        root = self._root.children.get(salt)
+        root = self._root.children.get(label)
         if root is None:
-            root = self._add(self._root, salt, None, _NO_FRAMES)
+            root = self._add(self._root, label, None, _NO_FRAMES)
         return root, 0
 
     def _add(self, parent: _Node, label: bytes | str, keys: Keys | None, frames: I32) -> _Node:
@@ -176,6 +176,11 @@ class PrefixIndex:
             raise InvariantError("a frame is indexed twice")
         if not np.array_equal(np.sort(seen), np.flatnonzero(self._indexed)):
             raise InvariantError("the indexed flags and the tree disagree")
+
+
+def _root_label(salt: str, keys: Keys) -> str:
+    """Keys of one width are compared with each other only."""
+    return f"{keys.shape[1]}:{salt}"
 
 
 def _common(one: Keys, other: Keys) -> int:

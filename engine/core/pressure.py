@@ -265,7 +265,10 @@ class Pressure:
         table = self._book.table
         for row in group.rows:
             if table.state[row] == State.OFF:
-                if table.known[row] - table.scheduled[row] == 1 and table.known[row] > table.prompt[row]:
+                if (
+                    table.known[row] - table.scheduled[row] == 1
+                    and table.known[row] > table.prompt[row]
+                ):
                     self._book.start_decoding(row)
                 else:
                     self._book.run(row)

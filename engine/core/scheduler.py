@@ -15,6 +15,7 @@ import heapq
 
 import numpy as np
 
+from engine.core import leap
 from engine.core import log as records
 from engine.core.allocator import Allocator, Grant
 from engine.core.arrays import I8, I32, I64, Bools
@@ -54,7 +55,7 @@ class Scheduler:
         self.allocator: Allocator = memory or BlockManager(config.memory)
         self._book = Book(self.allocator, keep_log=limits.log, ranked=limits.policy != "fcfs")
         self._pressure = Pressure(self._book, limits)
-        self._shares = Shares()
+        self._shares = Shares(limits.prompt_weight, limits.output_weight)
         self._fair = limits.policy == "fair"
         self._queue = WaitingQueue(limits, self._shares)
         self._watermark = int(config.memory.watermark * config.memory.num_blocks)
@@ -212,6 +213,53 @@ class Scheduler:
             return self._open_mixed(decodes, chunks, tuple(admitted))
         return self._open_decodes(decodes) if len(decodes) else self._nothing_planned()
 
+    def most_steps(self, plan: Plan) -> int:
+        """How many steps `extend` could give `plan` if memory has room for them; 1: none but its own. Changes nothing.
+
+        What comes from outside (a submission, an abort, a transfer's end, `next_timer`) ends quiet time, so the driver
+        extends by the steps that start before that. O(rows).
+        """
+        if self._pressure.num_transfers or not self._queue_is_quiet():
+            return 1
+        return leap.most_steps(self._book, plan)
+
+    def _queue_is_quiet(self) -> bool:
+        """Whether nobody who waits could come in while nothing but growth happens."""
+        book = self._book
+        if not self._queue and not book.num_off:
+            return True
+        if book.seats >= self.config.scheduler.max_batch:
+            return True
+        if self._fair and not book.off:
+            return False  # Growth changes who is served least.
+        if book.off:
+            request_id = book.off[0][1]
+        elif book.num_off:
+            return True
+        else:
+            head = self._queue.head(self._now)
+            assert head is not None
+            request_id = head.request.id
+        if self._refused is None:
+            return False
+        # Growth only takes frames, so what was refused for want of them stays refused.
+        return self._refused[0] == request_id and self.allocator.free_blocks <= self._refused[1]
+
+    def extend(self, plan: Plan, steps: int) -> Plan:
+        """Leap: makes `plan`, before any other call, run `steps` times, or as often as `most_steps` and memory allow.
+
+        Equal to the single steps in state and log. The plan that it returns takes the place of `plan`.
+        """
+        steps = min(steps, self.most_steps(plan))
+        if steps <= 1:
+            return plan
+        longer = leap.extend(self._book, plan, steps)
+        more = longer.steps - 1
+        self._decodes.quiet -= more
+        if self._fair and more:
+            self._shares.charge_output(self._book.table.tenant[plan.rows], more)
+        return longer
+
     def commit(self, plan: Plan, results: Results | StepFailed, now: TimeNs) -> Outcome:
         """Takes in what the oldest open plan computed.
 
@@ -241,34 +289,50 @@ class Scheduler:
     def _accept(self, entry: OpenPlan, sampling: I32, results: Results) -> Outcome:
         """Takes in tokens, and ends the sequences that stop, fail or are full."""
         plan, book, tokens = entry.plan, self._book, results.tokens
+        if plan.steps > 1:
+            return self._accept_leap(entry, tokens)
         rows, stops = sampling, results.stops
         positions = plan.starts + plan.counts
         if plan.num_decodes < len(plan.rows):
             positions = np.concatenate([positions[plan.samples], positions[plan.fork_from]])
         if entry.gone:
-            heard = np.array([row not in entry.gone for row in rows.tolist()], np.bool_)
+            heard = _others(rows, entry.gone)
             self._refund(rows[~heard])
-            rows, stops, positions = rows[heard], stops[heard], positions[heard]
-            tokens = tokens[..., heard]
-        over = stops.any() or len(entry.finishing)
-        reasons = stops
-        if over:
+            rows, stops, positions, tokens = (
+                rows[heard],
+                stops[heard],
+                positions[heard],
+                tokens[heard],
+            )
+        ended, reasons = NO_ROWS, stops[:0]
+        if stops.any() or len(entry.finishing):
             good = stops != Finish.FAILED
             full = np.isin(rows, entry.finishing)
             reasons = np.where(full & (stops == 0), Finish.LENGTH, stops).astype(np.int8)
             ends = reasons != Finish.NONE
             ended, reasons = rows[ends], reasons[ends]
-            rows, positions, tokens = rows[good], positions[good], tokens[..., good]
-        else:
-            ended = NO_ROWS
+            rows, positions, tokens = rows[good], positions[good], tokens[good]
         if len(rows):
-            if plan.steps == 1:
-                self.allocator.accept(rows, positions, tokens)
-            else:
-                for step in range(plan.steps):
-                    self.allocator.accept(rows, positions + step, tokens[step])
-        requests = plan.requests if rows is plan.rows else book.table.request[rows]
-        return self._outcome(plan, rows, requests, tokens, ended, reasons)
+            self.allocator.accept(rows, positions, tokens)
+        if rows is plan.rows:
+            return self._outcome(plan, rows, plan.requests, tokens, plan.counts, ended, reasons)
+        counts = np.ones(len(rows), np.int32)
+        requests = book.table.request[rows]
+        return self._outcome(plan, rows, requests, tokens, counts, ended, reasons)
+
+    def _accept_leap(self, entry: OpenPlan, tokens: I32) -> Outcome:
+        """Takes in a leap: of rows that are gone since, all tokens but the last."""
+        plan = entry.plan
+        heard = _others(plan.rows, entry.gone)
+        for ahead in range(len(tokens)):
+            kept = slice(None) if ahead < plan.steps - 1 else heard
+            self.allocator.accept(
+                plan.rows[kept], plan.starts[kept] + ahead + 1, tokens[ahead][kept]
+            )
+        self._refund(plan.rows[~heard])
+        counts = np.where(heard, plan.steps, plan.steps - 1).astype(np.int32)
+        nothing = np.zeros(0, np.int8)
+        return self._outcome(plan, plan.rows, plan.requests, tokens, counts, NO_ROWS, nothing)
 
     def _fail(self, entry: OpenPlan) -> Outcome:
         """Ends every request that the plan names and that still runs: what it computed is not to be trusted."""
@@ -285,10 +349,19 @@ class Scheduler:
         self._refund(np.array([r for r in plan.sampling.tolist() if r in entry.gone], np.int32))
         reasons = np.full(len(ended), Finish.FAILED, np.int8)
         nothing = np.zeros(0, np.int64)
-        return self._outcome(plan, NO_ROWS, nothing, NO_ROWS, np.array(ended, np.int32), reasons)
+        return self._outcome(
+            plan, NO_ROWS, nothing, NO_ROWS, NO_ROWS, np.array(ended, np.int32), reasons
+        )
 
     def _outcome(
-        self, plan: Plan, rows: I32, requests: I64, tokens: I32, ended: I32, reasons: I8
+        self,
+        plan: Plan,
+        rows: I32,
+        requests: I64,
+        tokens: I32,
+        counts: I32,
+        ended: I32,
+        reasons: I8,
     ) -> Outcome:
         """Ends the rows `ended` and reports the commit."""
         closed: list[RequestId] = []
@@ -299,10 +372,8 @@ class Scheduler:
                 request_id = RequestId(int(self._book.table.request[row]))
                 if reason == Finish.FAILED:
                     self.allocator.silence(row)
-                if self._book.end_sequence(plan.step, row, Finish(reason)):
+                if self._book.end_sequence(plan.last_step, row, Finish(reason)):
                     closed.append(request_id)
-        else:
-            reasons = reasons[:0]
         for column in (tokens, ended, ended_requests, reasons):
             column.flags.writeable = False
         return Outcome(
@@ -310,6 +381,7 @@ class Scheduler:
             rows=rows,
             requests=requests,
             tokens=tokens,
+            counts=counts,
             ended_rows=ended,
             ended_requests=ended_requests,
             reasons=reasons,
@@ -323,11 +395,11 @@ class Scheduler:
             if row not in entry.gone or book.named(row):
                 continue
             if table.state[row] == State.ENDED:
-                book.give_back(entry.plan.step, row)
+                book.give_back(entry.plan.last_step, row)
             elif table.state[row] == State.OFF:
                 group = book.groups[RequestId(int(table.request[row]))]
                 if group.status is Status.LEAVING and not any(map(book.named, group.rows)):
-                    self._pressure.leave(entry.plan.step, group)
+                    self._pressure.leave(entry.plan.last_step, group)
 
     # -- transfers ---------------------------------------------------------------------------------------------
 
@@ -534,7 +606,7 @@ class Scheduler:
         finishing = self._take_finishing(rows, starts) if cache.quiet <= 0 else NO_ROWS
         cache.quiet -= 1
         if self._fair:
-            self._shares.charge(table.tenant[rows], self.config.scheduler.output_weight)
+            self._shares.charge_output(table.tenant[rows], 1)
         return self._open(
             finishing,
             rows=rows,
@@ -660,25 +732,29 @@ class Scheduler:
         self, rows: I32, starts: I32, ends: I32, samples: Bools, fork_rows: list[int]
     ) -> None:
         """Charges tenants for prompt positions that were never charged before, and for tokens to be sampled."""
-        table, limits = self._book.table, self.config.scheduler
+        table = self._book.table
         last = np.minimum(ends, table.prompt[rows])
         fresh = last - np.maximum(starts, table.paid[rows])
         for row, count in zip(rows[fresh > 0].tolist(), fresh[fresh > 0].tolist(), strict=True):
-            self._shares.charge(table.tenant[[row]], count * limits.prompt_weight)
+            self._shares.charge_prompt(int(table.tenant[row]), count)
         table.paid[rows] = np.maximum(table.paid[rows], last)
         sampling = np.concatenate([rows[samples], np.array(fork_rows, np.int32)])
-        self._shares.charge(table.tenant[sampling], limits.output_weight)
+        self._shares.charge_output(table.tenant[sampling], 1)
 
     def _refund(self, rows: I32) -> None:
         """Gives back what the discarded tokens of `rows` cost."""
         if self._fair and len(rows):
-            cost = self.config.scheduler.output_weight
-            self._shares.charge(self._book.table.tenant[rows], -cost)
+            self._shares.charge_output(self._book.table.tenant[rows], -1)
 
     def _tick(self, now: TimeNs) -> None:
         if now < self._now:
             raise ValueError(f"time went backwards, from {self._now} to {now} ns")
         self._now = now
+
+
+def _others(rows: I32, gone: set[int]) -> Bools:
+    """Which of `rows` are not in `gone`."""
+    return np.array([row not in gone for row in rows.tolist()], np.bool_)
 
 
 class _DecodeCache:
