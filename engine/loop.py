@@ -140,6 +140,11 @@ class Engine:
         """Streams that have not ended."""
         return len(self._streams)
 
+    @property
+    def num_preemptions(self) -> int:
+        """Preemptions so far."""
+        return self._desk.num_preemptions
+
     def memory(self) -> MemoryReport:
         """The pool and the queues now."""
         return self._desk.memory()
