@@ -34,7 +34,7 @@ class ScriptedExecutor:
         answer: Answer | None = None,
         end_token: int = 0,
         pace: Callable[[Plan], None] | None = None,
-        step_fault: Callable[[Plan], Exception | None] | None = None,
+        step_fault: Callable[[Plan], BaseException | None] | None = None,
         row_fault: Callable[[int, int], str | None] | None = None,
         verify: bool = True,
     ) -> None:

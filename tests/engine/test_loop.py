@@ -216,16 +216,15 @@ async def test_failed_row_ends_alone_and_with_its_message(position):
         assert tokens_of(await read(good)) == 10
 
 
-async def test_dead_executor_ends_every_stream_with_an_error_and_the_run_with_its_cause():
+@pytest.mark.parametrize("fault", [MemoryError("lost"), SystemExit(1)])
+async def test_dead_executor_ends_every_stream_with_an_error_and_the_run_with_its_cause(fault):
     config = core_config()
-    executor = scripted(
-        config, step_fault=lambda plan: MemoryError("lost") if plan.step == 3 else None
-    )
+    executor = scripted(config, step_fault=lambda plan: fault if plan.step == 3 else None)
     engine = toy_engine(config, executor)
     streams = [engine.open(generation([n] * 6, max_tokens=20)) for n in range(1, 5)]
     with pytest.raises(ExecutorError, match="model runner died") as caught:
         await engine.run()
-    assert isinstance(caught.value.__cause__, MemoryError)
+    assert caught.value.__cause__ is fault
     for stream in streams:
         last = (await read(stream))[-1]
         assert (last.finish, last.error) == (FinishReason.ERROR, "the model runner died")
@@ -289,6 +288,20 @@ async def test_streams_that_are_open_when_the_engine_ends_get_an_error(how):
     assert model_threads() == []
     with pytest.raises(CapacityError, match="shutting down"):
         engine.open(generation([1]))
+
+
+async def test_step_that_never_ends_does_not_keep_a_stopping_engine():
+    config, gate = core_config(), Gate()
+    engine = toy_engine(config, scripted(config, pace=gate), stop_limit_s=0.0)
+    stream = engine.open(generation([1], max_tokens=4))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(engine.run)
+        await in_thread(gate.wait_until_running, 0)
+        engine.stop()
+    assert (await read(stream))[-1].finish is FinishReason.ERROR
+    stuck = next(thread for thread in threading.enumerate() if thread.name == "kilburn-model")
+    gate.open()
+    await in_thread(stuck.join)
 
 
 async def test_clock_that_jumps_back_stops_nothing():
