@@ -196,7 +196,10 @@ class Engine:
         Raises:
             ExecutorError: the model runner died.
             InvariantError: the core broke; nothing it says can be trusted any more.
+            RuntimeError: it has been run before.
         """
+        if self._worker is not None:
+            raise RuntimeError("an engine runs once")
         self._worker = worker = Worker(self._executor, self._clock, self._step_done)
         worker.start()
         reason, core_is_sound = _STOPPED, True
@@ -214,11 +217,13 @@ class Engine:
             raise
         finally:
             self._closed = reason
-            self._fail_open_streams(reason, core_is_sound)
-            with anyio.move_on_after(self._stop_limit_s, shield=True):
-                await worker.stop()
-                if core_is_sound:
-                    self._commit_what_is_open(reason)
+            try:
+                self._fail_open_streams(reason, core_is_sound)
+            finally:
+                with anyio.move_on_after(self._stop_limit_s, shield=True):
+                    await worker.stop()
+                    if core_is_sound:
+                        self._commit_what_is_open(reason)
 
     # -- boundaries --------------------------------------------------------------------------------------------
 
@@ -323,13 +328,14 @@ class Engine:
         self._waiting_tokens -= self._waiting.pop(request, 0)
 
     def _fail_open_streams(self, reason: str, core_is_sound: bool) -> None:
-        for request, stream in list(self._streams.items()):
-            if core_is_sound:
-                self._desk.abort(RequestId(request))
-            stream.end(FinishReason.ERROR, reason)
-        self._streams.clear()
+        streams, self._streams = self._streams, {}
         self._waiting.clear()
         self._waiting_tokens = 0
+        for stream in streams.values():
+            stream.end(FinishReason.ERROR, reason)
+        if core_is_sound:
+            for request in streams:
+                self._desk.abort(RequestId(request))
 
     def _commit_what_is_open(self, reason: str) -> None:
         """After the worker has stopped: results of aborted requests, and steps that never ran, leave nothing held."""
