@@ -122,7 +122,9 @@ class _Layout:
                 )
         return tuple(unused)
 
-    def _matrix(self, name: str, columns: int, parts: list[tuple[str, int, int]]) -> Iterator[_Entry]:
+    def _matrix(
+        self, name: str, columns: int, parts: list[tuple[str, int, int]]
+    ) -> Iterator[_Entry]:
         """Stacked rows of (tensor, rows, heads to reorder) as values, and as raw blocks where all parts allow it."""
         named = [(part + ".weight", rows, heads) for part, rows, heads in parts]
         for part, rows, _ in named:
@@ -154,13 +156,17 @@ class _Layout:
         if name not in self._source.names:
             raise WeightsError(f"the tensor {name} is missing")
         if (found := self._source.size(name)) != size:
-            raise WeightsError(f"the tensor {name} has size {list(found)}; it should be {list(size)}")
+            raise WeightsError(
+                f"the tensor {name} has size {list(found)}; it should be {list(size)}"
+            )
         self._used.add(name)
 
     def _values(
         self, parts: list[tuple[str, int, int]], dtype: Literal["F32", "BF16"]
     ) -> NDArray[np.generic]:
-        joined = np.concatenate([self._ordered(self._source.read(p), heads) for p, _, heads in parts])
+        joined = np.concatenate(
+            [self._ordered(self._source.read(p), heads) for p, _, heads in parts]
+        )
         if dtype == "F32":
             return joined
         return torch.from_numpy(joined).to(torch.bfloat16).view(torch.int16).numpy()

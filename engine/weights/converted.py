@@ -35,7 +35,9 @@ def converted_path(path: Path, dtype: str) -> Path:
             digest.update(file.read(_SAMPLE_BYTES))
     except OSError as error:
         raise WeightsError(f"{path}: cannot be read: {error.strerror or error}") from error
-    return cache_folder() / "converted" / f"{path.stem}-{digest.hexdigest()[:16]}-{dtype}.safetensors"
+    return (
+        cache_folder() / "converted" / f"{path.stem}-{digest.hexdigest()[:16]}-{dtype}.safetensors"
+    )
 
 
 def ensure_converted(path: Path, dtype: DtypeName, progress: Progress | None = None) -> Path:
@@ -56,7 +58,9 @@ def ensure_converted(path: Path, dtype: DtypeName, progress: Progress | None = N
         else:
             task = progress.add_task(f"Converting {path.name}", total=None)
             convert(
-                source, dtype, temporary,
+                source,
+                dtype,
+                temporary,
                 lambda done, total: progress.update(task, completed=done, total=total),
             )
         temporary.replace(target)

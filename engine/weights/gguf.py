@@ -22,7 +22,21 @@ if TYPE_CHECKING:
 INTERLEAVED_ROTARY = {"llama": True, "qwen2": False}
 """Supported architectures, and whether their files order the rows of Q and K for interleaved pairs."""
 
-_KINDS = ("F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
+_KINDS = (
+    "F32",
+    "F16",
+    "BF16",
+    "Q4_0",
+    "Q4_1",
+    "Q5_0",
+    "Q5_1",
+    "Q8_0",
+    "Q2_K",
+    "Q3_K",
+    "Q4_K",
+    "Q5_K",
+    "Q6_K",
+)
 SUPPORTED_TYPES = tuple(gguf.GGMLQuantizationType[kind] for kind in _KINDS)
 
 _KEPT_BLOCKS = ("Q4_1", "Q8_0")
@@ -31,7 +45,7 @@ _BROKEN = (ValueError, KeyError, IndexError, OverflowError, TypeError, MemoryErr
 """What the reader raises when it walks over damaged bytes."""
 
 
-class _BoundedReader(gguf.GGUFReader):  # type: ignore[misc]
+class _BoundedReader(gguf.GGUFReader):
     """The library's reader, made to stop at the end of the file instead of reading empty values on."""
 
     def _get(self, offset: int, dtype: Any, count: int = 1, override_order: Any = None) -> Any:

