@@ -9,7 +9,6 @@ from rich.progress import Progress
 from engine.core.errors import WeightsError
 from engine.weights.cache import cache_folder
 from engine.weights.convert import DtypeName, convert
-from engine.weights.gguf import GgufSource
 
 _FORMAT = 1
 """Raised whenever `convert.py` changes its layout, so that older copies are not found."""
@@ -49,6 +48,10 @@ def ensure_converted(path: Path, dtype: DtypeName, progress: Progress | None = N
     target = converted_path(path, dtype)
     if target.exists():
         return target
+    from engine.weights.gguf import (
+        GgufSource,
+    )  # takes 0.15 s to import, and later starts never need it
+
     source = GgufSource(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
