@@ -29,6 +29,13 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     log: bool = True
     """Keep the decision log. Off saves time and memory; decisions are the same."""
 
+    def __post_init__(self) -> None:
+        if self.token_budget < self.max_batch:
+            raise ValueError(
+                f"token_budget ({self.token_budget}) must be at least max_batch ({self.max_batch}), "
+                "so that every running sequence can decode in each step"
+            )
+
 
 class CoreConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What a `Scheduler` is built from."""
