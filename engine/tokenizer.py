@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.errors import WeightsError
+from engine.detokenize import Detokenizer
 from engine.vocabularies import CONTROL, USER_DEFINED, byte_level, sentence_pieces
 from engine.weights.tokenizer_data import TokenizerData
 
@@ -27,7 +28,8 @@ class Codec:
         """
         _check(data)
         self.vocab_size = len(data.tokens)
-        self.stop_ids = frozenset(data.stop_ids)
+        self.stop_tokens = frozenset(data.stop_ids)
+        """Ids that end an answer and are never shown."""
         self.bos_id = data.bos_id if data.add_bos else None
         """The id that every prompt begins with, or None."""
         self.bos_text = "" if data.bos_id is None else data.tokens[data.bos_id]
@@ -78,6 +80,10 @@ class Codec:
     def min_tokens(self, text: str) -> int:
         """A lower bound of how many tokens `text` has, from lengths alone: so that huge prompts are refused cheaply."""
         return len(text) // self.max_piece_bytes
+
+    def detokenizer(self, stop: tuple[str, ...]) -> Detokenizer:
+        """A fresh way from generated ids to text, which ends at the first of the strings in `stop`."""
+        return Detokenizer(self.pieces, stop)
 
     def decode(self, ids: Sequence[int] | NDArray[np.int32]) -> str:
         """The text of `ids`, control tokens left out, broken characters as U+FFFD."""

@@ -14,11 +14,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from engine.core.errors import RequestError, ServeError
-from engine.requests import Generation
 from gateway.answers import Answer, ChatAnswer, CompletionAnswer
 from gateway.config import GatewayConfig
 from gateway.deliver import CLIENT_CLOSED, Delivery
-from gateway.engine import Engine
+from gateway.engine import Served
 from gateway.errors import on_bug, on_http_error, on_serve_error
 from gateway.fields import Body, read_body
 from gateway.middleware import RequestIdMiddleware
@@ -33,7 +32,7 @@ from gateway.schemas import (
 )
 from gateway.sse import own_the_shutdown
 from gateway.streams import OpenStreams
-from gateway.translate import chat_generation, check_model, completion_generation
+from gateway.translate import Ask, chat_ask, check_model, completion_ask
 
 
 def _random_id() -> str:
@@ -42,23 +41,25 @@ def _random_id() -> str:
 
 def create_app(
     config: GatewayConfig,
-    engine: Engine,
+    served: Served,
     *,
     streams: OpenStreams | None = None,
     clock: Callable[[], float] = time.time,
     new_id: Callable[[], str] = _random_id,
 ) -> Starlette:
-    """The ASGI application that serves `engine`.
+    """The ASGI application that serves `served`.
 
     Args:
         config: limits and timeouts.
-        engine: must be running by the time requests come.
+        served: its engine must be running by the time requests come.
         streams: where open streams are kept, for a server that wants to drain them.
         clock: seconds since 1970, for `created` fields.
         new_id: a fresh label for answers and request ids.
     """
     own_the_shutdown()
-    edge = _Edge(config, engine, streams or OpenStreams(engine), clock, new_id)
+    if streams is None:
+        streams = OpenStreams(served.engine)
+    edge = _Edge(config, served, streams, clock, new_id)
     return Starlette(
         routes=[
             Route("/health", edge.health, methods=["GET"]),
@@ -83,13 +84,14 @@ class _Edge:
     def __init__(
         self,
         config: GatewayConfig,
-        engine: Engine,
+        served: Served,
         streams: OpenStreams,
         clock: Callable[[], float],
         new_id: Callable[[], str],
     ) -> None:
         self._config = config
-        self._engine = engine
+        self._served = served
+        self._engine = served.engine
         self._streams = streams
         self._clock = clock
         self._new_id = new_id
@@ -121,20 +123,24 @@ class _Edge:
     async def completions(self, request: Request) -> ASGIApp:
         """Continues a text."""
         body = await self._body(request, CompletionRequest)
-        generation = await completion_generation(body, self._engine, self._config)
+        ask = await completion_ask(body, self._served, self._config)
         answer = CompletionAnswer(self._label("cmpl"), int(self._clock()), self._engine.model_name)
-        return self._deliver(body, generation, answer)
+        return self._deliver(body, ask, answer)
 
     async def chat_completions(self, request: Request) -> ASGIApp:
         """Answers a chat."""
         body = await self._body(request, ChatRequest)
-        generation = await chat_generation(body, self._engine, self._config)
+        ask = await chat_ask(body, self._served, self._config)
         answer = ChatAnswer(self._label("chatcmpl"), int(self._clock()), self._engine.model_name)
-        return self._deliver(body, generation, answer)
+        return self._deliver(body, ask, answer)
 
-    def _deliver(self, body: GenerationFields, generation: Generation, answer: Answer) -> ASGIApp:
+    def _deliver(self, body: GenerationFields, ask: Ask, answer: Answer) -> ASGIApp:
+        try:
+            stream = self._streams.open(ask.generation)
+        except RequestError as error:
+            raise ask.named(error) from None
         return Delivery(
-            self._streams.open(generation),
+            stream,
             answer,
             self._streams,
             self._config,

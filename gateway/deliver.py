@@ -112,7 +112,12 @@ class Delivery:
         self._num_generated += delta.num_tokens
         failure = self._streams.failure(delta)
         if failure is not None:
-            yield head + event(describe(failure)[1])
+            rest = (
+                event(self._answer.chunk(delta.text, None, self._chunk_usage()))
+                if delta.text
+                else b""
+            )
+            yield head + rest + event(describe(failure)[1])
             return
         tail = event(self._answer.chunk(delta.text, delta.finish, self._chunk_usage()))
         if self._with_usage:

@@ -2,6 +2,8 @@
 
 from typing import Protocol, Self
 
+from msgspec import Struct
+
 from engine.chat import ChatTemplate
 from engine.core.ids import RequestId
 from engine.core.plan import MemoryReport
@@ -53,16 +55,6 @@ class Engine(Protocol):
         """Most tokens of prompt and answer together."""
         ...
 
-    @property
-    def tokenizer(self) -> Codec:
-        """The model's tokenizer."""
-        ...
-
-    @property
-    def chat(self) -> ChatTemplate:
-        """The model's way of writing chats."""
-        ...
-
     def open(self, generation: Generation) -> Stream:
         """Takes a request in; returns at once.
 
@@ -81,5 +73,13 @@ class RunningEngine(Engine, Protocol):
     """An engine whose work is a task that the server owns."""
 
     async def run(self) -> None:
-        """Works until cancelled. Has ended every stream with an error before it raises."""
+        """Works until cancelled. However it ends, every open stream has ended."""
         ...
+
+
+class Served(Struct, frozen=True, eq=False):
+    """What a server serves: an engine, and its model's way with text."""
+
+    engine: RunningEngine
+    codec: Codec
+    chat: ChatTemplate

@@ -20,7 +20,7 @@ import uvicorn
 from engine.core.errors import ConfigError
 from gateway.app import create_app
 from gateway.config import GatewayConfig
-from gateway.engine import RunningEngine
+from gateway.engine import Served
 from gateway.streams import OpenStreams
 
 LAST_WORDS_S: Final = 5
@@ -65,13 +65,13 @@ def url_of(listener: socket.socket) -> str:
 class Server:
     """One engine behind one listening socket. `run` serves; `stop` and `cut` may be called while it does, from the same thread."""
 
-    def __init__(self, config: GatewayConfig, engine: RunningEngine) -> None:
+    def __init__(self, config: GatewayConfig, served: Served) -> None:
         self._config = config
-        self._engine = engine
-        self._streams = OpenStreams(engine)
+        self._engine = served.engine
+        self._streams = OpenStreams(served.engine)
         self._failure: Exception | None = None
         self._stopping = anyio.Event()
-        app = create_app(config, engine, streams=self._streams)
+        app = create_app(config, served, streams=self._streams)
         self._http = _Uvicorn(
             uvicorn.Config(
                 app,
@@ -126,7 +126,7 @@ class Server:
 
 async def serve(
     config: GatewayConfig,
-    engine: RunningEngine,
+    served: Served,
     listener: socket.socket,
     on_ready: Callable[[], None] = lambda: None,
 ) -> None:
@@ -135,7 +135,7 @@ async def serve(
     Raises:
         Exception: what the engine raised.
     """
-    server = Server(config, engine)
+    server = Server(config, served)
     async with anyio.create_task_group() as group:
         group.start_soon(_watch_signals, server)
         await server.run(listener, on_ready)

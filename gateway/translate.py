@@ -4,18 +4,19 @@ Knows both kinds of body and the engine's codec; knows nothing of connections or
 """
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import anyio.to_thread
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from engine.core.errors import RequestError
 from engine.executor import SamplingParams
 from engine.requests import Generation
 from gateway.config import GatewayConfig
-from gateway.engine import Engine
+from gateway.engine import Engine, Served
 from gateway.schemas import (
     ChatMessage,
     ChatRequest,
@@ -35,14 +36,26 @@ ROLES: Final = {"system": "system", "developer": "system", "user": "user", "assi
 REFUSED_IN_MESSAGES: Final = ("tool_calls", "function_call", "audio")
 
 
-async def completion_generation(
-    body: CompletionRequest, engine: Engine, config: GatewayConfig
-) -> Generation:
+class Ask(Struct, frozen=True, eq=False):
+    """What a body asks of the engine."""
+
+    generation: Generation
+    names: Mapping[str, str]
+    """What the body calls the fields that the engine knows as `prompt` and `max_tokens`."""
+
+    def named(self, error: RequestError) -> RequestError:
+        """The engine's refusal, with the field named as the client wrote it."""
+        param = None if error.param is None else self.names.get(error.param, error.param)
+        return RequestError(error.message, param=param, code=error.reason)
+
+
+async def completion_ask(body: CompletionRequest, served: Served, config: GatewayConfig) -> Ask:
     """What `/v1/completions` asks of the engine.
 
     Raises:
         RequestError: a field holds what cannot be served.
     """
+    engine, codec = served.engine, served.codec
     check_model(body.model, engine)
     prompt, path = _one_prompt(body.prompt)
     if not prompt:
@@ -50,21 +63,25 @@ async def completion_generation(
             "`prompt` is empty; send text or token ids", param="prompt", code="empty_prompt"
         )
     if isinstance(prompt, str):
-        codec = engine.tokenizer
         _check_length(codec.min_tokens(prompt), engine, path, at_least=True)
         ids = await _off_loop(len(prompt), lambda: codec.encode(prompt))
     else:
-        ids = _checked_ids(prompt, path, engine)
+        _check_length(len(prompt), engine, path)
+        ids = _checked_ids(prompt, path, codec.vocab_size)
+    names = {"prompt": path, "max_tokens": "max_tokens"}
     limit = body.max_tokens
-    return _generation(body, engine, config, ids, path, limit, default_limit=COMPLETION_MAX_TOKENS)
+    if limit is None:
+        limit = min(COMPLETION_MAX_TOKENS, max(1, engine.max_context - len(ids)))
+    return _ask(body, engine, config, ids, limit, names)
 
 
-async def chat_generation(body: ChatRequest, engine: Engine, config: GatewayConfig) -> Generation:
+async def chat_ask(body: ChatRequest, served: Served, config: GatewayConfig) -> Ask:
     """What `/v1/chat/completions` asks of the engine.
 
     Raises:
         RequestError: a field holds what cannot be served.
     """
+    engine = served.engine
     check_model(body.model, engine)
     if not body.messages:
         raise RequestError(
@@ -72,18 +89,19 @@ async def chat_generation(body: ChatRequest, engine: Engine, config: GatewayConf
         )
     messages = [_message(message, f"messages[{i}]") for i, message in enumerate(body.messages)]
     size = sum(len(text) for message in messages for text in message.values())
-    floor = sum(engine.tokenizer.min_tokens(message["content"]) for message in messages)
+    floor = sum(served.codec.min_tokens(message["content"]) for message in messages)
     _check_length(floor, engine, "messages", at_least=True)
-    ids = await _off_loop(size, lambda: engine.chat.encode(messages))
-    limit = body.max_completion_tokens
+    ids = await _off_loop(size, lambda: served.chat.encode(messages))
+    limit, limit_name = body.max_completion_tokens, "max_completion_tokens"
     if limit is None:
-        limit = body.max_tokens
+        limit, limit_name = body.max_tokens, "max_tokens"
     elif body.max_tokens not in (None, limit):
         raise RequestError(
             "`max_completion_tokens` and `max_tokens` differ; send one of them",
             param="max_completion_tokens",
         )
-    return _generation(body, engine, config, ids, "messages", limit, default_limit=None)
+    names = {"prompt": "messages", "max_tokens": limit_name}
+    return _ask(body, engine, config, ids, limit, names)
 
 
 def check_model(name: str | None, engine: Engine) -> None:
@@ -96,34 +114,32 @@ def check_model(name: str | None, engine: Engine) -> None:
         )
 
 
-def _generation(
+def _ask(
     body: GenerationFields,
     engine: Engine,
     config: GatewayConfig,
     ids: Ids,
-    path: str,
     limit: int | None,
-    *,
-    default_limit: int | None,
-) -> Generation:
-    _check_length(len(ids), engine, path)
+    names: Mapping[str, str],
+) -> Ask:
+    _check_length(len(ids), engine, names["prompt"])
     room = engine.max_context - len(ids)
-    if limit is None and default_limit is not None:
-        limit = min(default_limit, room)
     if limit is not None and limit > room:
+        name = names["max_tokens"]
         raise RequestError(
-            f"`max_tokens` is {limit} and the prompt has {len(ids)} tokens, but the model's context is"
+            f"`{name}` is {limit} and the prompt has {len(ids)} tokens, but the model's context is"
             f" {engine.max_context} tokens; ask for at most {room}",
-            param="max_tokens",
+            param=name,
             code="context_length_exceeded",
         )
-    return Generation(
+    generation = Generation(
         prompt=ids,
         max_tokens=limit,
         sampling=_sampling(body),
         stop=_stop(body.stop, config),
         ignore_eos=bool(body.ignore_eos),
     )
+    return Ask(generation, names)
 
 
 def _sampling(body: GenerationFields) -> SamplingParams:
@@ -175,13 +191,11 @@ def _one_prompt(prompt: str | list[int | str | list[int]]) -> tuple[str | Sequen
     )
 
 
-def _checked_ids(prompt: Sequence[int], path: str, engine: Engine) -> Ids:
-    _check_length(len(prompt), engine, path)
-    size = engine.tokenizer.vocab_size
+def _checked_ids(prompt: Sequence[int], path: str, vocab_size: int) -> Ids:
     for i, token in enumerate(prompt):
-        if not 0 <= token < size:
+        if not 0 <= token < vocab_size:
             raise RequestError(
-                f"`{path}[{i}]` is {token}; token ids of this model are 0 to {size - 1}",
+                f"`{path}[{i}]` is {token}; token ids of this model are 0 to {vocab_size - 1}",
                 param=f"{path}[{i}]",
             )
     ids = np.array(prompt, np.int32)
