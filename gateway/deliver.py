@@ -92,7 +92,12 @@ class Delivery:
         failure = None if first is None else self._streams.failure(first)
         if failure is not None:
             raise failure
-        await send_events(self._events(first), self._config, scope, receive, send)
+        if not await send_events(self._events(first), self._config, scope, receive, send):
+            self._streams.release(self._stream)
+            with anyio.move_on_after(
+                self._config.send_timeout_s
+            ):  # the system drops the connection
+                await _gone(receive)
 
     async def _events(self, delta: Delta | None) -> AsyncIterator[bytes]:
         """The stream from its first byte on; `delta` is the first delta if it has come."""
@@ -134,8 +139,12 @@ class Delivery:
         return None if self._with_usage else UNSET
 
 
-async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
-    """Cancels `scope` when the client has closed its connection."""
+async def _gone(receive: Receive) -> None:
+    """Returns when the client has closed its connection, or lost it."""
     while (await receive())["type"] != "http.disconnect":
         pass
+
+
+async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
+    await _gone(receive)
     scope.cancel()

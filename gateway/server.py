@@ -8,6 +8,7 @@ have ended with an error; the server delivers that, stops, and `serve` raises wh
 """
 
 import errno
+import math
 import signal
 import socket
 from collections.abc import Callable, Generator
@@ -30,6 +31,8 @@ LAST_WORDS_S: Final = 5
 def bind(config: GatewayConfig) -> socket.socket:
     """A listening socket on the configured address; the caller owns it. Cheap, so do it before the model is loaded.
 
+    Its connections are dropped by the system when the peer takes nothing for `send_timeout_s`, whatever is being sent.
+
     Raises:
         ConfigError: the address cannot be listened on; the message says why and what to do.
     """
@@ -43,6 +46,9 @@ def bind(config: GatewayConfig) -> socket.socket:
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # inherited by connections; Linux only
+            stall_ms = math.ceil(config.send_timeout_s * 1000)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, stall_ms)
         listener.bind(address)
         listener.listen(2048)
     except OSError as error:
@@ -85,11 +91,12 @@ class Server:
             )
         )
 
-    async def run(self, listener: socket.socket, on_ready: Callable[[], None]) -> None:
-        """Serves on `listener`, which it closes, until stopped. Calls `on_ready` once requests are taken.
+    async def run(
+        self, listener: socket.socket, on_ready: Callable[[], None]
+    ) -> Exception | None:
+        """Serves on `listener`, which it closes, until stopped: what the engine raised, after its streams' errors were delivered.
 
-        Raises:
-            Exception: what the engine raised, after its streams' errors have been delivered.
+        Calls `on_ready` once requests are taken.
         """
         self._http.on_ready = on_ready
         async with anyio.create_task_group() as group:
@@ -97,8 +104,7 @@ class Server:
             group.start_soon(self._end_in_time)
             await self._http.serve(sockets=[listener])
             group.cancel_scope.cancel()
-        if self._failure is not None:
-            raise self._failure
+        return self._failure
 
     def stop(self) -> None:
         """Begins to drain. Any number of times."""
@@ -138,8 +144,10 @@ async def serve(
     server = Server(config, served)
     async with anyio.create_task_group() as group:
         group.start_soon(_watch_signals, server)
-        await server.run(listener, on_ready)
+        failure = await server.run(listener, on_ready)
         group.cancel_scope.cancel()
+    if failure is not None:
+        raise failure
 
 
 async def _watch_signals(server: Server) -> None:

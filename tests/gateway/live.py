@@ -29,7 +29,7 @@ def gateway_config(**settings: object) -> GatewayConfig:
 def scripted(
     pieces: Sequence[bytes] | None = None,
     *,
-    num_blocks: int = 64,
+    num_blocks: int = 128,
     max_context: int = 512,
     max_queue: int = 1024,
     pace: Callable[[Plan], None] | None = None,
@@ -75,7 +75,9 @@ def live(served: Served, **settings: object) -> Iterator[httpx.Client]:
         server = Server(config, served)
         async with anyio.from_thread.BlockingPortal() as portal:
             running.append((server, portal))
-            await server.run(listener, ready.set)
+            failure = await server.run(listener, ready.set)
+            if failure is not None:
+                failures.append(failure)
 
     def run() -> None:
         try:
