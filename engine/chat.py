@@ -7,7 +7,7 @@ again after it has looked for control tokens.
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import Final, NoReturn
 
 import jinja2
 import numpy as np
@@ -19,6 +19,18 @@ from engine.tokenizer import Codec
 
 Message = Mapping[str, str]
 """`role`, `content`, and `name` where the client gave one."""
+
+
+_TEMPLATE_FAULTS: Final = (
+    jinja2.TemplateError,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+"""What code in a template can raise on messages that it was not written for."""
 
 
 class ChatTemplate:
@@ -68,7 +80,7 @@ class ChatTemplate:
             raise RequestError(
                 f"the model's chat template refuses these messages: {error}", param="messages"
             ) from None
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError, OverflowError) as error:
+        except _TEMPLATE_FAULTS as error:
             raise RequestError(
                 f"the model's chat template cannot take these messages: {error}", param="messages"
             ) from error

@@ -18,7 +18,10 @@ from engine.weights.tokenizer_data import TokenizerData
 
 
 class Codec:
-    """One model's tokenizer. Immutable, and safe to use from several threads."""
+    """One model's tokenizer. Immutable, and safe to use from several threads.
+
+    `pieces[i]` are the bytes of token i, empty for control tokens.
+    """
 
     def __init__(self, data: TokenizerData) -> None:
         """Builds merge tables from `data`.
@@ -40,13 +43,11 @@ class Codec:
         else:
             self._model, self.pieces = sentence_pieces(data)
             self._prefix = " " if data.add_space_prefix else ""
-        self.max_piece_bytes = max(map(len, self.pieces), default=1)
-        """Length of the longest token; `pieces[i]` are the bytes of token i, empty for control tokens."""
         self._control = _ids(data, CONTROL)
         self._user = _ids(data, USER_DEFINED)
         self._control_pattern = _any_of(self._control)
         self._user_pattern = _any_of(self._user)
-        self._is_control = [kind == CONTROL for kind in data.types]
+        self._longest = max(len(text.encode()) for text in data.tokens)
 
     @property
     def control_texts(self) -> tuple[str, ...]:
@@ -64,13 +65,12 @@ class Codec:
             if is_control:
                 ids.append(self._control[stretch])
                 continue
-            plain = stretch.replace(escape, "") if escape else stretch
+            plain = self._prefix + (stretch.replace(escape, "") if escape else stretch)
             for piece, is_user in _split(plain, self._user_pattern):
                 if is_user:
                     ids.append(self._user[piece])
                 else:
-                    prefix = "" if ids and not self._is_control[ids[-1]] else self._prefix
-                    ids += self._model.encode(prefix + piece, add_special_tokens=False).ids
+                    ids += self._model.encode(piece, add_special_tokens=False).ids
         if self.bos_id is not None and ids[:1] != [self.bos_id]:
             ids.insert(0, self.bos_id)
         array = np.array(ids, np.int32)
@@ -78,8 +78,11 @@ class Codec:
         return array
 
     def min_tokens(self, text: str) -> int:
-        """A lower bound of how many tokens `text` has, from lengths alone: so that huge prompts are refused cheaply."""
-        return len(text) // self.max_piece_bytes
+        """A lower bound of how many tokens `text` has, from lengths alone: so that huge prompts are refused cheaply.
+
+        It does not count that characters which the vocabulary lacks are left out.
+        """
+        return len(text) // self._longest
 
     def detokenizer(self, stop: tuple[str, ...]) -> Detokenizer:
         """A fresh way from generated ids to text, which ends at the first of the strings in `stop`."""
