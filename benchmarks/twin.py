@@ -14,7 +14,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from sim.config import build_config
 from sim.replay import replay, resolve
-from sim.report import encode
+from traces.figures import encode_figures
 from traces.formats import open_trace
 
 TRACE = "azure_llm_2023_conv.csv.gz"
@@ -42,7 +42,7 @@ def main() -> None:
 
     wall, cpu = time.perf_counter(), time.process_time()
     report = replay(open_trace(path), resolve(build_config(limit=args.limit)))
-    encode(report)
+    encode_figures(report)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
 
     figures = {

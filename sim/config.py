@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from engine.core.errors import ConfigError
+from traces.shaping import Shaping
 
 Positive = Annotated[int, Meta(ge=1)]
 Dtype = Literal["fp32", "fp16", "bf16", "fp8", "int8"]
@@ -32,8 +33,8 @@ class ReplayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_context: Positive | None = None
     """None: the model's."""
     open_plans: Annotated[int, Meta(ge=1, le=2)] = 2
-    limit: Positive | None = None
-    """Replay only the first so many requests."""
+    shaping: Shaping = Shaping()
+    """What is asked of the trace before it is replayed."""
     until_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
     """Stop at this simulated time; what is open then counts as unfinished."""
 
@@ -46,16 +47,17 @@ class ReplayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def build_config(**settings: Any) -> ReplayConfig:
-    """The settings, checked.
+    """The settings, checked; those of the shaping are given beside the others.
 
     Raises:
         ConfigError: a setting is unknown or out of range; the message names its flag.
     """
+    shaping = {name: settings.pop(name) for name in Shaping.__struct_fields__ if name in settings}
     try:
-        return msgspec.convert(settings, ReplayConfig)
+        return msgspec.convert(settings | {"shaping": shaping}, ReplayConfig)
     except msgspec.ValidationError as error:
         text, _, path = str(error).partition(" - at `$.")
-        flag = "--" + path.removesuffix("`").replace("_", "-")
+        flag = "--" + path.removesuffix("`").rpartition(".")[2].replace("_", "-")
         raise ConfigError(f"{flag}: {text}" if path else text) from None
 
 

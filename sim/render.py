@@ -3,16 +3,17 @@
 from collections.abc import Sequence
 from typing import Final
 
-from rich.console import Group, RenderableType
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from sim.report import Distribution, ReplayReport
+from sim.report import ReplayReport
+from traces.render import bad_rows
+from traces.stats import Spread
 
 _LABEL_COLUMNS: Final = 46
 """What the columns left of a chart take."""
 _EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
-_SHOWN_BAD_ROWS: Final = 5
 
 
 def resample(values: Sequence[float], columns: int) -> list[float]:
@@ -43,7 +44,7 @@ def _ms(value: float | None) -> str:
     return f"{value / 1000:.2f} s"
 
 
-def _latency_table(rows: Sequence[tuple[str, Distribution]]) -> Table:
+def _latency_table(rows: Sequence[tuple[str, Spread]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("latency")
     for column in ("p50", "p90", "p99", "mean", "max", "samples"):
@@ -124,26 +125,14 @@ def _facts(report: ReplayReport) -> Table:
     return table
 
 
-def _bad_rows(report: ReplayReport) -> list[RenderableType]:
-    total = sum(report.trace.bad.values())
-    if not total:
-        return []
-    lines = [f"{total:,} of {report.trace.rows:,} rows are not requests and were left out:"]
-    lines += [
-        f"  line {row.line}: {row.message}" for row in report.trace.bad_rows[:_SHOWN_BAD_ROWS]
-    ]
-    if total > _SHOWN_BAD_ROWS:
-        lines.append(f"  and {total - _SHOWN_BAD_ROWS:,} more")
-    return [Text("\n".join(lines), style="yellow"), Text("")]
-
-
 def render(report: ReplayReport, width: int) -> Group:
     """The summary, for a terminal of `width` columns."""
     latency = _latency_table(
         (("TTFT", report.ttft_ms), ("TPOT", report.tpot_ms), ("end to end", report.e2e_ms))
     )
     blank = Text("")
+    trace = report.trace
     return Group(
-        *_bad_rows(report), _facts(report), blank, latency, blank, _memory_table(report, width), blank,
+        *bad_rows(trace.bad_rows, sum(trace.bad.values()), trace.rows), _facts(report), blank, latency, blank, _memory_table(report, width), blank,
         Text(f"config {report.config_sha256[:12]}, trace {report.trace.sha256[:12]}", style="dim"),
     )  # fmt: skip

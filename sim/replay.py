@@ -3,8 +3,7 @@
 Knows no flags and prints nothing.
 """
 
-from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig
@@ -24,16 +23,17 @@ from sim.report import (
     Series,
     Throughput,
     TraceSummary,
-    distribution,
 )
 from sim.roofline import Efficiency, Roofline
 from sim.timeline import Timeline
 from sim.twin import Replica, run_twin
 from traces.formats import Trace
 from traces.schema import TraceRequest
+from traces.shaping import shaped
+from traces.stats import spread
 
-Progress = Callable[[int, int], None]
-"""Told (requests submitted, simulated ns) at each arrival."""
+Watch = Callable[[Iterable[TraceRequest]], Iterable[TraceRequest]]
+"""Sees the requests as they are read, and passes them on."""
 
 
 def resolve(config: ReplayConfig, hardware_file: Path | None = None) -> Resolved:
@@ -86,24 +86,23 @@ def core_config(resolved: Resolved) -> CoreConfig:
     )
 
 
-def replay(trace: Trace, resolved: Resolved, progress: Progress | None = None) -> ReplayReport:
+def replay(trace: Trace, resolved: Resolved, watch: Watch | None = None) -> ReplayReport:
     """Replays the trace's requests and reports.
 
     Raises:
         TraceError: a bad row under the trace's `strict`, or no request in the whole trace.
+        ConfigError: the trace needs arrivals, or a setting does not fit it.
     """
     settings = resolved.settings
     cost = Roofline(
         resolved.hardware, resolved.model, settings.dtype, settings.kv_dtype, resolved.efficiency
     )
     scheduler = Scheduler(core_config(resolved))
-    requests: Iterable[TraceRequest] = trace.requests()
-    if settings.limit is not None:
-        requests = islice(requests, settings.limit)
-    if progress is not None:
-        requests = _reporting(requests, progress)
+    requests: Iterable[TraceRequest] = shaped(trace, settings.shaping)
+    if watch is not None:
+        requests = watch(requests)
     until_ns = None if settings.until_s is None else round(settings.until_s * 1e9)
-    replica = run_twin(requests, scheduler, cost, until_ns=until_ns)
+    replica, num_held_back = run_twin(requests, scheduler, cost, until_ns=until_ns)
     if not len(replica.ledger):
         first = trace.bad_rows[0] if trace.bad_rows else None
         if first is None:
@@ -115,21 +114,15 @@ def replay(trace: Trace, resolved: Resolved, progress: Progress | None = None) -
         config_sha256=config_hash(resolved),
         config=resolved,
         trace=_trace_summary(trace, replica.ledger),
-        requests=_counts(replica.ledger),
+        requests=_counts(replica.ledger, num_held_back),
         throughput=_throughput(replica),
         batch=_batch(replica, scheduler.num_preemptions),
         memory=_memory(replica, resolved),
         over_time=_series(replica.timeline, resolved),
-        ttft_ms=distribution(latencies.ttft_ms),
-        tpot_ms=distribution(latencies.tpot_ms),
-        e2e_ms=distribution(latencies.e2e_ms),
+        ttft_ms=spread(latencies.ttft_ms),
+        tpot_ms=spread(latencies.tpot_ms),
+        e2e_ms=spread(latencies.e2e_ms),
     )
-
-
-def _reporting(requests: Iterable[TraceRequest], progress: Progress) -> Iterator[TraceRequest]:
-    for count, row in enumerate(requests, start=1):
-        progress(count, row.arrival_ns)
-        yield row
 
 
 def _trace_summary(trace: Trace, ledger: Ledger) -> TraceSummary:
@@ -148,13 +141,14 @@ def _trace_summary(trace: Trace, ledger: Ledger) -> TraceSummary:
     )
 
 
-def _counts(ledger: Ledger) -> Counts:
+def _counts(ledger: Ledger, num_held_back: int) -> Counts:
     return Counts(
         submitted=len(ledger),
         done=ledger.count(State.DONE),
         rejected=ledger.rejections,
         failed=ledger.count(State.FAILED),
         unfinished=ledger.count(State.OPEN),
+        never_sent=num_held_back,
     )
 
 

@@ -1,23 +1,17 @@
-"""What a replay found, as data: the shape of `--json`. Computes figures from a ledger and a timeline; prints nothing.
+"""What a replay found, as data: the shape of `--json`. Computes nothing and prints nothing.
 
-No figure is NaN: what has no samples is null, with a count of 0. The same input gives the same bytes.
+What has no samples is null, with a count of 0.
 """
 
-import json
-from pathlib import Path
-
-import msgspec
-import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from engine.core.errors import ConfigError, InvariantError
 from sim.config import ReplayConfig
 from sim.hardware import Hardware
 from sim.models import ModelShape
 from sim.pool import PoolBudget
 from sim.roofline import Efficiency
 from traces.schema import BadRow
+from traces.stats import Spread
 
 
 class Resolved(Struct, frozen=True, kw_only=True):
@@ -58,18 +52,8 @@ class Counts(Struct, frozen=True, kw_only=True):
     rejected: dict[str, int]
     failed: int
     unfinished: int
-
-
-class Distribution(Struct, frozen=True, kw_only=True):
-    """A sample's size and shape; all null but the count where it is empty. Percentiles interpolate linearly."""
-
-    count: int
-    mean: float | None = None
-    min: float | None = None
-    p50: float | None = None
-    p90: float | None = None
-    p99: float | None = None
-    max: float | None = None
+    never_sent: int
+    """Not submitted: when the run was cut off, they waited for an open request of their session."""
 
 
 class Throughput(Struct, frozen=True, kw_only=True):
@@ -137,54 +121,12 @@ class ReplayReport(Struct, frozen=True, kw_only=True):
     trace: TraceSummary
     requests: Counts
     throughput: Throughput
-    ttft_ms: Distribution
+    ttft_ms: Spread
     """Arrival to first token, of requests that are done; server side, no network."""
-    tpot_ms: Distribution
+    tpot_ms: Spread
     """(last token - first token) / (tokens - 1), of requests that are done with two tokens or more."""
-    e2e_ms: Distribution
+    e2e_ms: Spread
     """Arrival to last token, of requests that are done."""
     batch: Batch
     memory: Memory
     over_time: Series
-
-
-def distribution(sample: NDArray[np.float64]) -> Distribution:
-    """Size and shape of a sample, [n] float64."""
-    if not len(sample):
-        return Distribution(count=0)
-    p50, p90, p99 = np.percentile(sample, [50, 90, 99]).tolist()
-    return Distribution(
-        count=len(sample),
-        mean=float(sample.mean()),
-        min=float(sample.min()),
-        p50=p50,
-        p90=p90,
-        p99=p99,
-        max=float(sample.max()),
-    )
-
-
-def encode(report: ReplayReport) -> bytes:
-    """Indented JSON with a final newline.
-
-    Raises:
-        InvariantError: a figure is NaN or infinite.
-    """
-    try:
-        text = json.dumps(msgspec.to_builtins(report), allow_nan=False, indent=1)
-    except ValueError as error:
-        raise InvariantError(f"a figure of the report is not a number: {error}") from None
-    return text.encode() + b"\n"
-
-
-def write_report(report: ReplayReport, path: Path) -> None:
-    """Writes the JSON to a file.
-
-    Raises:
-        ConfigError: the file cannot be written.
-    """
-    data = encode(report)
-    try:
-        path.write_bytes(data)
-    except OSError as error:
-        raise ConfigError(f"--json {path}: cannot be written: {error.strerror}") from None

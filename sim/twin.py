@@ -7,65 +7,27 @@ the instant of a step's end come before it.
 Does not know formats of traces, percentiles or output.
 """
 
-import math
-from collections.abc import Generator, Iterable
-from typing import Final
+from collections.abc import Callable, Generator, Iterable
+from typing import Final, NamedTuple
 
 import numpy as np
 import simpy
-from simpy.events import URGENT
 
-from engine.core.errors import InvariantError, ServeError
-from engine.core.ids import RequestId, TimeNs
+from engine.core.errors import InvariantError
+from engine.core.ids import RequestId
 from engine.core.plan import Blocked, Finish, Idle, Plan, Rejected, Request, Results
 from engine.core.scheduler import Scheduler
+from sim.clock import Clock
 from sim.cost import CostModel, work_of
 from sim.ledger import Ledger
 from sim.timeline import Timeline
+from sim.workload import Workload
 from traces.schema import TraceRequest
 
 SERIES: Final = ("held_blocks", "used_tokens", "running", "waiting", "busy")
 """What `Replica.timeline` integrates; `busy` is 1 while a step runs."""
 
 _ROWS_AT_FIRST: Final = 1024
-
-
-class Clock(simpy.Environment):
-    """SimPy's environment with integer nanoseconds as its time."""
-
-    failure: ServeError | None = None
-    """Set by a process to stop the run with this error."""
-
-    @property
-    def now(self) -> TimeNs:
-        """Simulated time from the first arrival."""
-        return self._now  # type: ignore[return-value]
-
-    def run_on(self, until_ns: int | None) -> None:
-        """Takes all events that are due before `until_ns`, or all there are; time stops there, or at the last event.
-
-        (An error raised inside a process would be rebuilt by SimPy from its arguments, so `failure` carries it.)
-
-        Raises:
-            ServeError: a process left one in `failure`.
-        """
-        end = math.inf if until_ns is None else until_ns
-        while self.peek() < end and self.failure is None:
-            self.step()
-        if self.failure is not None:
-            raise self.failure
-        if until_ns is not None and self.peek() < math.inf:
-            self._now = until_ns
-
-
-class Arrival(simpy.Event):
-    """Happens `delay` nanoseconds from now, before anything else that is due at that instant."""
-
-    def __init__(self, env: Clock, delay: int) -> None:
-        super().__init__(env)
-        self._ok = True
-        self._value = None
-        env.schedule(self, URGENT, delay)
 
 
 class Replica:
@@ -80,6 +42,8 @@ class Replica:
         self.num_output_tokens = 0
         self.max_batch = 0
         self.max_held_blocks = 0
+        self.on_end: list[Callable[[int], None]] = []
+        """Told the number of each request that ends, after it is in the ledger."""
         self._env = env
         self._scheduler = scheduler
         self._cost = cost
@@ -89,8 +53,8 @@ class Replica:
         self._no_stops = np.zeros(_ROWS_AT_FIRST, np.int8)
         env.process(self._steps())
 
-    def submit(self, row: TraceRequest) -> None:
-        """A request arrives now; it is entered in the ledger, and there as rejected if it can never run."""
+    def submit(self, row: TraceRequest) -> int | None:
+        """A request arrives now and is entered in the ledger; its number, or None where it can never run."""
         now = self._env.now
         ledger = self.ledger
         number = ledger.arrive(now, row.num_prompt, row.num_output)
@@ -98,9 +62,11 @@ class Replica:
         answer = self._scheduler.submit(request, now)
         if isinstance(answer, Rejected):
             ledger.reject(number, answer.code, now)
-        elif self._wake is not None:
+            return None
+        if self._wake is not None:
             self._wake.succeed()
             self._wake = None
+        return number
 
     def finish_timeline(self) -> None:
         """Extends the timeline to now, for a run that was cut off in mid-step."""
@@ -162,6 +128,16 @@ class Replica:
                 outcome.ended.tolist(), outcome.reasons.tolist(), strict=True
             ):
                 self.ledger.end(request, now, done=reason == Finish.LENGTH)
+                for tell in self.on_end:
+                    tell(request)
+
+
+class Run(NamedTuple):
+    """A replay that is over."""
+
+    replica: Replica
+    num_held_back: int
+    """Requests that were never sent: at the end of a run that was cut off, they waited for an open one."""
 
 
 def run_twin(
@@ -170,8 +146,8 @@ def run_twin(
     cost: CostModel,
     *,
     until_ns: int | None = None,
-) -> Replica:
-    """Replays requests, in arrival order, to the last one's end, or to `until_ns`; the replica with its records.
+) -> Run:
+    """Replays requests, in arrival order, to the last one's end, or to `until_ns`.
 
     Raises:
         InvariantError: the scheduler stopped while requests were open.
@@ -179,23 +155,11 @@ def run_twin(
     """
     env = Clock()
     replica = Replica(env, scheduler, cost, Ledger())
-    env.process(_arrivals(env, requests, replica))
+    workload = Workload(env, requests, replica.submit)
+    replica.on_end.append(workload.ended)
     env.run_on(until_ns)
     replica.finish_timeline()
     open_requests = len(replica.ledger) - replica.ledger.num_ended
     if until_ns is None and open_requests:
         raise InvariantError(f"the replay stopped with {open_requests} requests open")
-    return replica
-
-
-def _arrivals(
-    env: Clock, requests: Iterable[TraceRequest], replica: Replica
-) -> Generator[simpy.Event, None, None]:
-    try:
-        for row in requests:
-            delay = row.arrival_ns - env.now
-            if delay:
-                yield Arrival(env, delay)
-            replica.submit(row)
-    except ServeError as error:
-        env.failure = error
+    return Run(replica, workload.num_held_back)

@@ -7,16 +7,14 @@ al., Mooncake, FAST 2025.
 from collections.abc import Iterator
 from typing import Annotated, Final
 
-import msgspec
 from msgspec import Meta, Struct
 
+from traces.json_rows import Count, HashId, decode_lines, pack_hashes
 from traces.lines import Lines
-from traces.schema import MAX_TOKENS, BadRow, TraceRequest
+from traces.schema import BadRow, Row, TraceRequest
 
 HASH_BLOCK_TOKENS: Final = 512
 NS_PER_MS: Final = 1_000_000
-
-Count = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 
 
 class MooncakeRow(Struct, frozen=True):
@@ -26,31 +24,27 @@ class MooncakeRow(Struct, frozen=True):
     """Milliseconds from the start."""
     input_length: Count
     output_length: Count
-    hash_ids: tuple[int, ...] = ()
+    hash_ids: list[HashId] = []
 
 
-def read_mooncake(lines: Lines) -> Iterator[TraceRequest | BadRow]:
+def read_mooncake(lines: Lines) -> Iterator[Row]:
     """Yields each row in file order, arrivals in nanoseconds from the file's zero; blank lines are skipped."""
-    decoder = msgspec.json.Decoder(MooncakeRow)
-    for number, line in lines:
-        if not line.strip():
-            continue
-        try:
-            row = decoder.decode(line)
-        except msgspec.ValidationError as error:
-            yield BadRow(number, "bad_row", f"the row does not fit: {error}")
-            continue
-        except (msgspec.DecodeError, UnicodeDecodeError):
-            yield BadRow(number, "bad_row", "the row is not one JSON object")
+    for number, row in decode_lines(lines, MooncakeRow):
+        if isinstance(row, BadRow):
+            yield row
             continue
         blocks = -(-row.input_length // HASH_BLOCK_TOKENS)
         if row.hash_ids and len(row.hash_ids) != blocks:
-            yield BadRow(
-                number,
-                "bad_row",
+            message = (
                 f"hash_ids has {len(row.hash_ids)} ids, {row.input_length} tokens have {blocks} blocks "
-                f"of {HASH_BLOCK_TOKENS}",
+                f"of {HASH_BLOCK_TOKENS}"
             )
+            yield BadRow(number, "bad_row", message)
             continue
-        arrival_ns = round(row.timestamp * NS_PER_MS)
-        yield TraceRequest(number, arrival_ns, row.input_length, row.output_length, row.hash_ids)
+        yield TraceRequest(
+            number,
+            round(row.timestamp * NS_PER_MS),
+            row.input_length,
+            row.output_length,
+            pack_hashes(row.hash_ids),
+        )

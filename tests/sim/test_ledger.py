@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sim.ledger import Ledger, State
-from sim.report import distribution
+from traces.stats import spread
 
 
 def test_latencies_follow_their_definitions():
@@ -37,7 +37,7 @@ def test_a_recomputed_request_keeps_its_first_token():
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=50))
 def test_percentiles_are_numpys_with_their_sample_count(values):
     sample = np.array(values)
-    found = distribution(sample)
+    found = spread(sample)
     assert found.count == len(values)
     assert [found.p50, found.p90, found.p99] == np.percentile(sample, [50, 90, 99]).tolist()
     assert found.min == min(values)
@@ -45,6 +45,6 @@ def test_percentiles_are_numpys_with_their_sample_count(values):
 
 
 def test_an_empty_sample_has_a_count_and_nothing_else():
-    found = distribution(np.zeros(0))
+    found = spread(np.zeros(0))
     assert found.count == 0
     assert found.p50 is found.mean is found.max is None

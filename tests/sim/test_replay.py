@@ -15,9 +15,10 @@ from sim.cli import replay as command
 from sim.config import build_config
 from sim.pool import activation_bytes, pool_budget
 from sim.replay import replay, resolve
-from sim.report import Distribution, encode
 from tests.conftest import DATA, ROOT
+from traces.figures import encode_figures
 from traces.formats import open_trace
+from traces.stats import Spread
 
 SAMPLE = str(DATA / "azure_sample.csv")
 
@@ -149,7 +150,7 @@ def test_a_broken_row_is_told_and_the_others_replayed(kilburn, tmp_path):
         (b"", "the file is empty"),
         (b"TIMESTAMP,ContextTokens,GeneratedTokens\n", "the trace has no requests"),
         (b"TIMESTAMP,ContextTokens,GeneratedTokens\nx,y,z\n", "none of the trace's 1 rows"),
-        (b"who,what\n", "the first line is neither"),
+        (b"who,what\n", "expected a CSV header"),
     ],
 )
 def test_a_trace_without_requests_is_refused(kilburn, tmp_path, data, message):
@@ -200,10 +201,10 @@ def test_activations_grow_with_budget_and_batch():
 
 def test_a_figure_that_is_not_a_number_is_an_error():
     report = replay(open_trace(DATA / "azure_sample.csv"), resolve(build_config()))
-    encode(report)
+    encode_figures(report)
     broken = type(report)(
         **{f: getattr(report, f) for f in report.__struct_fields__}
-        | {"e2e_ms": Distribution(count=1, mean=float("nan"))}
+        | {"e2e_ms": Spread(count=1, mean=float("nan"))}
     )
     with pytest.raises(InvariantError):
-        encode(broken)
+        encode_figures(broken)

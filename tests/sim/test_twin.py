@@ -46,7 +46,8 @@ def run(
     )
     scheduler, cost = Scheduler(config), FixedCost()
     requests = [TraceRequest(i, *row) for i, row in enumerate(rows, start=2)]
-    return run_twin(requests, scheduler, cost, until_ns=until_ns), scheduler, cost
+    replica, _ = run_twin(requests, scheduler, cost, until_ns=until_ns)
+    return replica, scheduler, cost
 
 
 def test_a_lone_request_has_its_times_to_the_nanosecond():

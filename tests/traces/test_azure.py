@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from engine.core.errors import TraceError
 from tests.conftest import DATA
 from traces.azure import read_azure
-from traces.formats import Trace, open_trace
+from traces.formats import Trace, open_trace, read_trace
 from traces.lines import Lines
 from traces.schema import BadRow, TraceRequest
 
@@ -20,7 +20,7 @@ FR13_ARRIVALS_MS = (1, 2, 9, 11)
 
 
 def load(data: bytes, *, strict: bool = False) -> tuple[list[TraceRequest], Trace]:
-    trace = Trace([data], "t.csv", strict=strict)
+    trace = read_trace([data], "t.csv", strict=strict)
     return list(trace.requests()), trace
 
 
@@ -169,16 +169,16 @@ def test_chunks_of_any_size_give_the_same_rows(data):
     body = data.draw(st.sampled_from([body, gzip.compress(body, mtime=0)]))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(body)), max_size=40)))
     chunks = [body[a:b] for a, b in zip([0, *cuts], [*cuts, len(body)], strict=True)]
-    whole = list(read_azure(Lines([body]), "t"))
+    whole = list(read_azure(Lines([body])))
     assert len(whole) == 20
-    assert list(read_azure(Lines(chunks), "t")) == whole
-    assert list(Trace(chunks, "t").requests()) == list(Trace([body], "t").requests())
+    assert list(read_azure(Lines(chunks))) == whole
+    assert list(read_trace(chunks, "t").requests()) == list(read_trace([body], "t").requests())
 
 
 def test_byte_by_byte_gives_the_same_rows():
     body = gzip.compress((DATA / "azure_sample.csv").read_bytes())
     singles = [body[i : i + 1] for i in range(len(body))]
-    assert list(Trace(singles, "t").requests()) == list(Trace([body], "t").requests())
+    assert list(read_trace(singles, "t").requests()) == list(read_trace([body], "t").requests())
 
 
 def test_junk_after_gzip_is_reported_and_the_rows_before_it_kept():

@@ -5,11 +5,11 @@ import re
 import pytest
 
 from tests.conftest import DATA
-from traces.formats import Trace, open_trace
+from traces.formats import Trace, open_trace, read_trace
 
 
 def load(data: bytes) -> tuple[list, Trace]:
-    trace = Trace([data], "t.jsonl")
+    trace = read_trace([data], "t.jsonl")
     return list(trace.requests()), trace
 
 
@@ -19,7 +19,7 @@ def test_sample_rows_come_in_arrival_order_with_their_ids():
     assert trace.format == "mooncake"
     assert trace.hash_block_tokens == 512
     assert [row.arrival_ns // 1_000_000 for row in rows] == [0, 0, 2999, 3000]
-    assert [row.hash_ids for row in rows] == [(0, 1), (0,), (4,), (0, 1, 2, 3)]
+    assert [tuple(row.hash_ids) for row in rows] == [(0, 1), (0,), (4,), (0, 1, 2, 3)]
 
 
 BROKEN = {
