@@ -122,5 +122,4 @@ class Desk:
         return TimeNs(self._last)
 
     def _write(self, recorder: CallRecorder, call: Call) -> None:
-        decisions, self._scheduler.log = self._scheduler.log, []
-        recorder.call(call, decisions)
+        recorder.call(call, self._scheduler.take_log())

@@ -248,7 +248,7 @@ class Engine:
         assert self._worker is not None
         for plan in plans:
             new = []
-            for request, row in plan.admitted:
+            for request, _, row in plan.admitted:
                 generation = self._streams[request].generation
                 new.append(NewSequence(row, request, generation.prompt, generation.sampling))
                 self._leave_queue(request)
@@ -263,7 +263,7 @@ class Engine:
             message = done.outcome.message
             outcome, plans = self._desk.commit(StepFailed(message), done.started, done.ended)
             self._dispatch(plans)
-            self._deliver(outcome, [], dict.fromkeys(outcome.ended.tolist(), message))
+            self._deliver(outcome, [], dict.fromkeys(outcome.ended_requests.tolist(), message))
             return
         results, tentative, errors = self._decode(plan, done.outcome)
         outcome, plans = self._desk.commit(results, done.started, done.ended)
@@ -306,7 +306,9 @@ class Engine:
             for stream in tentative:
                 if stream.request_id not in kept:
                     stream.discard()
-        for request, reason in zip(outcome.ended.tolist(), outcome.reasons.tolist(), strict=True):
+        for request, reason in zip(
+            outcome.ended_requests.tolist(), outcome.reasons.tolist(), strict=True
+        ):
             self._leave_queue(request)
             self._streams.pop(request).end(_REASONS[Finish(reason)], errors.get(request))
 

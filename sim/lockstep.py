@@ -191,8 +191,7 @@ class _Journal:
 
     def take_log(self) -> list[Record]:
         """Decisions since the last take."""
-        decisions, self._scheduler.log = self._scheduler.log, []
-        return decisions
+        return self._scheduler.take_log()
 
     def _commit(self, call: Commit, now: TimeNs) -> Call:
         plan = self._open.popleft()
@@ -214,7 +213,9 @@ class _Journal:
     def _learn_answers(self, outcome: Outcome, *, whole_step: bool) -> None:
         for request in outcome.requests.tolist():
             self._generated[request] = self._generated.get(request, 0) + 1
-        for request, reason in zip(outcome.ended.tolist(), outcome.reasons.tolist(), strict=True):
+        for request, reason in zip(
+            outcome.ended_requests.tolist(), outcome.reasons.tolist(), strict=True
+        ):
             generated = self._generated.pop(request, 0)
             if reason != Finish.LENGTH and not whole_step:
                 self.inputs.answers[request] = (generated, Finish(reason))

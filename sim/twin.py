@@ -123,9 +123,9 @@ class Replica:
             for request in outcome.requests[-len(prefills) :].tolist():
                 if request in prefills:
                     self.ledger.first_token(request, now)
-        if len(outcome.ended):
+        if len(outcome.ended_rows):
             for request, reason in zip(
-                outcome.ended.tolist(), outcome.reasons.tolist(), strict=True
+                outcome.ended_requests.tolist(), outcome.reasons.tolist(), strict=True
             ):
                 self.ledger.end(request, now, done=reason == Finish.LENGTH)
                 for tell in self.on_end:

@@ -4,6 +4,7 @@ Arrays are marked non-writable by whoever makes them. One array a field: a Struc
 """
 
 from enum import IntEnum
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
@@ -11,6 +12,9 @@ from msgspec import Struct
 from engine.core.arrays import I8, I32, I64, Bools
 from engine.core.content import Content
 from engine.core.ids import RequestId, TimeNs
+
+NO_ENTRIES: Final[I32] = np.zeros(0, np.int32)
+NO_ENTRIES.flags.writeable = False
 
 
 class Finish(IntEnum):
@@ -77,17 +81,17 @@ class Plan(Struct, frozen=True, eq=False):
     """The first `num_decodes` rows compute exactly the token that the step before sampled."""
     admitted: tuple[tuple[RequestId, int, int], ...]
     """(request, index of the sequence in it, row) of each sequence that gets its row with this plan. A row keeps its sequence through preemption."""
-    fork_from: I32
-    """Index into `rows` of the sampling row whose last logits fork_rows[i] samples from, too."""
-    fork_rows: I32
-    """Rows that come into being with this step, sharing everything before the sampled token."""
-    copy_sources: I32
-    """Frames to copy, to the frames at the same place of `copy_targets`, before anything is computed."""
-    copy_targets: I32
     delta_rows: I32
     """Block-table entries that changed since the plan before: table[delta_rows, delta_cols] = delta_blocks."""
     delta_cols: I32
     delta_blocks: I32
+    fork_from: I32 = NO_ENTRIES
+    """Index into `rows` of the sampling row whose last logits fork_rows[i] samples from, too."""
+    fork_rows: I32 = NO_ENTRIES
+    """Rows that come into being with this step, sharing everything before the sampled token."""
+    copy_sources: I32 = NO_ENTRIES
+    """Frames to copy, to the frames at the same place of `copy_targets`, before anything is computed."""
+    copy_targets: I32 = NO_ENTRIES
 
     steps: int = 1
     """Leap: the step is run this many times, each row one position further each time; then every row decodes."""

@@ -71,8 +71,13 @@ class Scheduler:
 
     @property
     def log(self) -> list[records.Record]:
-        """The decision log so far."""
+        """The decision log since the last `take_log`."""
         return self._book.log
+
+    def take_log(self) -> list[records.Record]:
+        """The decision log since the last take; the list is the caller's."""
+        log, self._book.log = self._book.log, []
+        return log
 
     @property
     def num_preemptions(self) -> int:

@@ -256,7 +256,7 @@ async def test_broken_core_fails_open_streams_and_ends_the_run(caplog):
 
     def lose_plans(plan):
         if plan.step == 2:
-            engine._desk._scheduler._open.clear()
+            engine._desk._scheduler._book.open.clear()
 
     executor = scripted(config, pace=lose_plans)
     engine = toy_engine(config, executor)

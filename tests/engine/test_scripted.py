@@ -44,7 +44,7 @@ def two_rows(executor: ScriptedExecutor, second_frame: int) -> None:
         plan(
             0,
             [(0, 0, 0, 6, True), (1, 1, 0, 3, True)],
-            admitted=((RequestId(0), 0), (RequestId(1), 1)),
+            admitted=((RequestId(0), 0, 0), (RequestId(1), 0, 1)),
             deltas=[(0, 0, 0), (0, 1, 1), (1, 0, second_frame)],
         ),
         [newcomer(0, 0, 6), newcomer(1, 1, 3)],
@@ -71,7 +71,7 @@ def test_frame_in_two_tables_is_noticed(executor):
 
 def test_frame_that_was_given_away_is_noticed_when_it_is_read(executor):
     two_rows(executor, 2)
-    thief = plan(1, [(2, 2, 0, 2, True)], admitted=((RequestId(2), 2),), deltas=[(2, 0, 0)])
+    thief = plan(1, [(2, 2, 0, 2, True)], admitted=((RequestId(2), 0, 2),), deltas=[(2, 0, 0)])
     executor.execute(thief, [newcomer(2, 2, 2)])
     with pytest.raises(InvariantError, match=r"request 0 reads position 0 in frame 0.*request 2"):
         executor.execute(plan(2, [(0, 0, 6, 1, True)], num_decodes=1), [])
@@ -103,7 +103,7 @@ def test_position_without_a_frame_is_noticed(executor):
         (plan(1, [(0, 0, 6, 27, True)]), "row 0 exceeds the context"),
         (plan(1, [(0, 0, 6, 1, True)] * 2), "names a row twice"),
         (plan(1, [(0, 0, 6, 1, True)], deltas=[(0, 2, 8)]), "a frame outside the pool of 8"),
-        (plan(1, [(0, 0, 6, 1, True)], admitted=((RequestId(1), 1),)), "admits other sequences"),
+        (plan(1, [(0, 0, 6, 1, True)], admitted=((RequestId(1), 0, 1),)), "admits other sequences"),
     ],
 )
 def test_plan_that_breaks_the_contract_is_refused(executor, second, message):

@@ -82,7 +82,7 @@ class Drive:
         plan = self._desk.open_plans[0]
         new = [
             NewSequence(row, request, self._new[request].prompt, SamplingParams())
-            for request, row in plan.admitted
+            for request, _, row in plan.admitted
         ]
         self._fault = ExecutorError("hiccup") if how == "step fails" else None
         results: Results | StepFailed

@@ -18,11 +18,14 @@ from traces.recording_writer import RecordingWriter
 CALLS = [
     (Submit(0, 5, 0, 6, None, None), []),
     (Submit(1, 7, 1, 600, 3, "context_exceeded"), []),
-    (Schedule(2, 9, "plan", 0, 1, 6, 123), [Admitted(0, 0, 0, (3, 4)), Grew(0, (0, 1), (5, 6))]),
+    (Schedule(2, 9, "plan", 0, 1, 6, 123), [Admitted(0, 0, 0, (3, 4), 0), Grew(0, (0, 1), (5, 6))]),
     (Schedule(3, 9, "blocked"), []),
-    (Commit(4, 20, 0, 10, 19, ((0, 2), (3, 3)), None), [Preempted(0, 0, 0, 7), Released(0, 0, 3)]),
+    (
+        Commit(4, 20, 0, 10, 19, ((0, 2), (3, 3)), None),
+        [Preempted(0, 0, "recompute", 7, 0, 0), Released(0, 0, 3)],
+    ),
     (Commit(5, 30, 1, 20, 29, (), "the device hiccuped"), []),
-    (Abort(6, 31, 0, ended=True), [Ended(2, 0, 4)]),
+    (Abort(6, 31, 0, ended=True), [Ended(2, 0, -1, 4)]),
 ]
 
 
@@ -149,7 +152,7 @@ def replace_line(path: Path, number: int, line: bytes | None) -> None:
         (3, b'{"type":"submit","call":"one"}', r"line 3: not a line of a recording: .*\$\.call"),
         (3, b'{"type":"surprise"}', r"line 3: not a line of a recording: .*surprise"),
         (3, None, "line 3: call 2 stands where call 1 should"),
-        (2, b'{"type":"end","step":0,"request":0,"reason":1}', "line 2: a decision stands before"),
+        (2, b'{"type":"end","step":0,"request":0,"index":0,"reason":1}', "line 2: a decision"),
         (14, b'{"type":"close","calls":9}', "line 14: 9 calls were made, but 7 are here"),
         (14, None, "line 14: the recording was cut short here"),
     ],

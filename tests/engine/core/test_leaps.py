@@ -61,8 +61,7 @@ class Line:
                     start = ends if running is not None else now
                     following = self.events[0][0] if self.events else 10**9
                     plan = self.schedule(now, start, following)
-                    for transfer in self.scheduler.take_transfers():
-                        transfers.append((now + 35, transfer))
+                    transfers += [(now + 35, t) for t in self.scheduler.take_transfers()]
                     if plan is None:
                         break
                     if running is None:
@@ -72,8 +71,7 @@ class Line:
                             break
                     else:
                         self.plans.append(plan)
-            for transfer in self.scheduler.take_transfers():
-                transfers.append((now + 35, transfer))
+            transfers += [(now + 35, t) for t in self.scheduler.take_transfers()]
 
     def schedule(self, now, start, following):
         answer = self.scheduler.schedule(TimeNs(now))
