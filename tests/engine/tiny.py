@@ -70,7 +70,9 @@ def write_tiny(path: Path, tiny: Tiny) -> Path:
         if name in tiny.without:
             return
         if tiny.kind.name.endswith("_K"):
-            out.add_tensor(name, random_k_blocks(rng, tiny.kind, rows, columns), raw_dtype=tiny.kind)
+            out.add_tensor(
+                name, random_k_blocks(rng, tiny.kind, rows, columns), raw_dtype=tiny.kind
+            )
             return
         values = (rng.standard_normal((rows, columns)) * tiny.scale).astype(np.float32)
         if tiny.kind == Kind.F32:
@@ -105,7 +107,9 @@ def write_tiny(path: Path, tiny: Tiny) -> Path:
     for name in tiny.extra:
         out.add_tensor(name, np.zeros(8, np.float32))
     if tiny.rope_factors:
-        out.add_tensor("rope_freqs.weight", np.linspace(1, 8, tiny.head_size // 2).astype(np.float32))
+        out.add_tensor(
+            "rope_freqs.weight", np.linspace(1, 8, tiny.head_size // 2).astype(np.float32)
+        )
     if tiny.repeat_head:
         first = out.tensors[0]["token_embd.weight"]
         out.add_tensor("output.weight", first.tensor, raw_dtype=first.dtype)
@@ -116,7 +120,13 @@ def write_tiny(path: Path, tiny: Tiny) -> Path:
     return path
 
 
-_HALVES = {Kind.Q2_K: (80, 82), Kind.Q3_K: (108,), Kind.Q4_K: (0, 2), Kind.Q5_K: (0, 2), Kind.Q6_K: (208,)}
+_HALVES = {
+    Kind.Q2_K: (80, 82),
+    Kind.Q3_K: (108,),
+    Kind.Q4_K: (0, 2),
+    Kind.Q5_K: (0, 2),
+    Kind.Q6_K: (208,),
+}
 """Where the float16 scales lie in a block of 256."""
 
 

@@ -34,7 +34,9 @@ def reference_logits(
             shared = head // (shape.num_heads // shape.num_kv_heads)
             scores = q[head] @ k[shared].T / shape.head_size**0.5
             out.append(scores.masked_fill(later, -torch.inf).softmax(-1) @ v[shared])
-        hidden = hidden + torch.cat(out, -1) @ w[own + "o"].T + w.get(own + "o_bias", torch.zeros(()))
+        hidden = (
+            hidden + torch.cat(out, -1) @ w[own + "o"].T + w.get(own + "o_bias", torch.zeros(()))
+        )
         x = _norm(hidden, w[own + "ffn_norm"], shape.norm_eps)
         gate, up = (x @ w[own + "gate_up"].T).chunk(2, -1)
         hidden = hidden + (gate / (1 + torch.exp(-gate)) * up) @ w[own + "down"].T
@@ -50,7 +52,8 @@ def _angles(shape: ModelShape, length: int, factors: torch.Tensor | None) -> tor
     """[length, head_size / 2] unit complex numbers."""
     half = shape.head_size // 2
     speed = torch.tensor(
-        [shape.rope_theta ** (-i / half) / shape.rope_scale for i in range(half)], dtype=torch.float64
+        [shape.rope_theta ** (-i / half) / shape.rope_scale for i in range(half)],
+        dtype=torch.float64,
     )
     if factors is not None:
         speed = speed / factors
