@@ -113,7 +113,9 @@ class TorchRunner:
         return Sampled(tokens, tuple((int(i), "the model's output was not finite") for i in bad))
 
     def close(self) -> None:
-        """Lets go of weights and pool; later plans fail."""
+        """Lets go of weights, pool and threads; later plans fail."""
+        if self._model is not None:
+            self._model.close()
         self._model = None
         self._rows = RowState()
 
@@ -161,7 +163,7 @@ def build_runner(
         pool_share: share of the available memory, where neither of the above is given.
         max_context: most tokens of a sequence; None: what the model was trained for.
         max_batch: most sequences that run at once.
-        threads: of torch; None: leaves torch's own choice, the physical cores.
+        threads: that compute; None: one for each physical core.
 
     Raises:
         ConfigError: a setting is out of range, or the pool has no room for one block.
@@ -178,10 +180,12 @@ def build_runner(
             share=pool_share,
             most_tokens=max_batch * context,
         )
-    if threads is not None:
-        torch.set_num_threads(threads)
     decoder = build_decoder(
-        model, num_blocks=num_blocks, block_size=block_size, max_context=context
+        model,
+        num_blocks=num_blocks,
+        block_size=block_size,
+        max_context=context,
+        threads=threads,
     )
     return TorchRunner(
         decoder,

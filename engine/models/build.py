@@ -18,9 +18,19 @@ def default_dtype() -> DtypeName:
 
 @torch.inference_mode()
 def build_decoder(
-    model: LoadedModel, *, num_blocks: int, block_size: int, max_context: int
+    model: LoadedModel,
+    *,
+    num_blocks: int,
+    block_size: int,
+    max_context: int,
+    threads: int | None = None,
 ) -> Decoder:
-    """A decoder with its own pool of `num_blocks` frames, for positions below `max_context`."""
+    """A decoder with its own pool of `num_blocks` frames, for positions below `max_context`.
+
+    `threads`: None is one for each physical core.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
     rotary = Rotary(model.shape, max_context, model.tensors.get("rope_factors"))
     dtype = getattr(torch, model.dtype)
     attention = TorchAttention(model.shape, rotary, num_blocks, block_size, dtype)

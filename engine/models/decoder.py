@@ -14,6 +14,10 @@ class Decoder(Protocol):
         """Logits [S, vocabulary] float32 of the step's sampled places.
 
         When it returns, keys and values of all T positions are in the pool. The result of a row depends on no other row
-        beyond rounding: a row that is not finite leaves the others as they would be.
+        beyond rounding: a row that is not finite leaves the others as they would be. Valid until the next call.
         """
+        ...
+
+    def close(self) -> None:
+        """Frees threads and memory that would outlive the object; idempotent, and nothing is called after it."""
         ...

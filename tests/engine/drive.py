@@ -36,7 +36,7 @@ def drive(
             scheduler=SchedulerConfig(
                 max_context=runner.max_context,
                 token_budget=token_budget,
-                max_batch=max_batch,
+                max_batch=min(max_batch, token_budget),
                 max_open_plans=open_plans,
             ),
         )
