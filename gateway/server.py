@@ -91,9 +91,7 @@ class Server:
             )
         )
 
-    async def run(
-        self, listener: socket.socket, on_ready: Callable[[], None]
-    ) -> Exception | None:
+    async def run(self, listener: socket.socket, on_ready: Callable[[], None]) -> Exception | None:
         """Serves on `listener`, which it closes, until stopped: what the engine raised, after its streams' errors were delivered.
 
         Calls `on_ready` once requests are taken.
