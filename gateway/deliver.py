@@ -25,6 +25,9 @@ from gateway.streams import OpenStreams
 CLIENT_CLOSED: Final = 499
 """Status in our own records for a client that left before the answer; nobody receives it."""
 
+_DROP_S: Final = 3.0
+"""The system drops a stalled connection by itself (`gateway.server.bind`), but counts more coarsely than we do."""
+
 
 class Delivery:
     """An ASGI response. Owns its stream: released when the response has ended, however it ended."""
