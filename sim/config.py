@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from engine.core.errors import ConfigError
-from traces.shaping import Shaping
+from traces.shaping import Shaping, flag_message
 
 Positive = Annotated[int, Meta(ge=1)]
 Dtype = Literal["fp32", "fp16", "bf16", "fp8", "int8"]
@@ -56,9 +56,7 @@ def build_config(**settings: Any) -> ReplayConfig:
     try:
         return msgspec.convert(settings | {"shaping": shaping}, ReplayConfig)
     except msgspec.ValidationError as error:
-        text, _, path = str(error).partition(" - at `$.")
-        flag = "--" + path.removesuffix("`").rpartition(".")[2].replace("_", "-")
-        raise ConfigError(f"{flag}: {text}" if path else text) from None
+        raise ConfigError(flag_message(error)) from None
 
 
 def config_hash(resolved: object) -> str:

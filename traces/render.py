@@ -79,11 +79,10 @@ def render_stats(head: str, stats: TraceStats, reuse: PrefixReuse | None) -> Gro
         facts.append(("arrivals", "none in the file; supply a process, such as poisson:5"))
     if (s := stats.sessions) is not None:
         facts.append(("sessions", f"{s.sessions:,}, closed loops"))
-        spreads += [
-            ("requests a session", s.requests_per_session),
-            ("recorded length, s", s.recorded_s),
-            ("think time, s", s.think_s),
-        ]
+        spreads.append(("requests a session", s.requests_per_session))
+        if s.recorded_s.max:
+            spreads.append(("recorded length, s", s.recorded_s))
+        spreads.append(("think time, s", s.think_s))
     if reuse is not None:
         facts.append(
             (
@@ -95,11 +94,16 @@ def render_stats(head: str, stats: TraceStats, reuse: PrefixReuse | None) -> Gro
             )
         )
     parts: list[RenderableType] = [_facts(facts), Text(""), spread_table("tokens", spreads)]
-    if reuse is not None and reuse.lru:
+    useful = (
+        [size for size in reuse.lru if size.capacity_blocks < reuse.distinct_blocks]
+        if reuse
+        else []
+    )
+    if useful:
         table = Table(box=None, pad_edge=False, header_style="bold")
         table.add_column("LRU cache, blocks")
         table.add_column("token hits")
-        for size in reuse.lru:
+        for size in useful:
             table.add_row(f"{size.capacity_blocks:,}", f"{size.token_hit_ratio:.2%}")
         parts += [Text(""), table]
     return Group(*parts)

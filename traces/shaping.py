@@ -2,8 +2,9 @@
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Annotated
+from typing import Annotated, Final
 
+import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
@@ -13,6 +14,9 @@ from traces.formats import Trace
 from traces.order import in_order
 from traces.schema import ROOT, TraceRequest
 from traces.transforms import scale_rate, scale_time, with_arrivals, with_system_prompt
+
+SYSTEM_BLOCK_TOKENS: Final = 16
+"""What a hash id of a system prompt covers where the trace has no hash ids of its own."""
 
 Scale = Annotated[float, Meta(gt=0, le=10_000)]
 
@@ -35,13 +39,32 @@ class Shaping(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     seed: Annotated[int, Meta(ge=0)] = 0
 
 
-def shaped(trace: Trace, shaping: Shaping) -> Iterator[TraceRequest]:
-    """The trace's requests as asked for, in arrival order.
+def build_shaping(**settings: object) -> Shaping:
+    """The settings, checked.
+
+    Raises:
+        ConfigError: a setting is unknown or out of range; the message names its flag.
+    """
+    try:
+        return msgspec.convert(settings, Shaping)
+    except msgspec.ValidationError as error:
+        raise ConfigError(flag_message(error)) from None
+
+
+def flag_message(error: msgspec.ValidationError) -> str:
+    """What is wrong with a setting, led by its flag."""
+    text, _, path = str(error).partition(" - at `$.")
+    flag = "--" + path.removesuffix("`").rpartition(".")[2].replace("_", "-")
+    return f"{flag}: {text}" if path else text
+
+
+def shaped(trace: Trace, shaping: Shaping, *, times_needed: bool = True) -> Iterator[TraceRequest]:
+    """The trace's requests as asked for, in arrival order; without times all arrive at 0, where none are needed.
 
     Raises:
         ConfigError: the trace has no arrival times and none are supplied, or a setting does not fit it.
     """
-    if not trace.has_arrivals and shaping.arrivals is None:
+    if times_needed and not trace.has_arrivals and shaping.arrivals is None:
         what = "its sessions have" if trace.format == "sessions" else "it has"
         raise ConfigError(
             f"{trace.name}: {what} no arrival times; give --arrivals {SPELLINGS}, such as --arrivals poisson:5"
@@ -62,10 +85,6 @@ def shaped(trace: Trace, shaping: Shaping) -> Iterator[TraceRequest]:
             requests, shaping.system_tokens, trace.hash_block_tokens or SYSTEM_BLOCK_TOKENS
         )
     return requests
-
-
-SYSTEM_BLOCK_TOKENS = 16
-"""What a hash id of a system prompt covers where the trace has no hash ids of its own."""
 
 
 def _opened(requests: Iterable[TraceRequest]) -> Iterator[TraceRequest]:
