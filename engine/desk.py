@@ -59,6 +59,11 @@ class Desk:
         """Whether another plan may be opened."""
         return len(self._open) < self._max_open
 
+    @property
+    def num_preemptions(self) -> int:
+        """Preemptions so far."""
+        return self._scheduler.num_preemptions
+
     def memory(self) -> MemoryReport:
         """The pool and the queues now."""
         return self._scheduler.memory()
@@ -117,5 +122,4 @@ class Desk:
         return TimeNs(self._last)
 
     def _write(self, recorder: CallRecorder, call: Call) -> None:
-        decisions, self._scheduler.log = self._scheduler.log, []
-        recorder.call(call, decisions)
+        recorder.call(call, self._scheduler.take_log())

@@ -140,6 +140,11 @@ class Engine:
         """Streams that have not ended."""
         return len(self._streams)
 
+    @property
+    def num_preemptions(self) -> int:
+        """Preemptions so far."""
+        return self._desk.num_preemptions
+
     def memory(self) -> MemoryReport:
         """The pool and the queues now."""
         return self._desk.memory()
@@ -191,7 +196,10 @@ class Engine:
         Raises:
             ExecutorError: the model runner died.
             InvariantError: the core broke; nothing it says can be trusted any more.
+            RuntimeError: it has been run before.
         """
+        if self._worker is not None:
+            raise RuntimeError("an engine runs once")
         self._worker = worker = Worker(self._executor, self._clock, self._step_done)
         worker.start()
         reason, core_is_sound = _STOPPED, True
@@ -209,11 +217,13 @@ class Engine:
             raise
         finally:
             self._closed = reason
-            self._fail_open_streams(reason, core_is_sound)
-            with anyio.move_on_after(self._stop_limit_s, shield=True):
-                await worker.stop()
-                if core_is_sound:
-                    self._commit_what_is_open(reason)
+            try:
+                self._fail_open_streams(reason, core_is_sound)
+            finally:
+                with anyio.move_on_after(self._stop_limit_s, shield=True):
+                    await worker.stop()
+                    if core_is_sound:
+                        self._commit_what_is_open(reason)
 
     # -- boundaries --------------------------------------------------------------------------------------------
 
@@ -238,7 +248,7 @@ class Engine:
         assert self._worker is not None
         for plan in plans:
             new = []
-            for request, row in plan.admitted:
+            for request, _, row in plan.admitted:
                 generation = self._streams[request].generation
                 new.append(NewSequence(row, request, generation.prompt, generation.sampling))
                 self._leave_queue(request)
@@ -253,7 +263,7 @@ class Engine:
             message = done.outcome.message
             outcome, plans = self._desk.commit(StepFailed(message), done.started, done.ended)
             self._dispatch(plans)
-            self._deliver(outcome, [], dict.fromkeys(outcome.ended.tolist(), message))
+            self._deliver(outcome, [], dict.fromkeys(outcome.ended_requests.tolist(), message))
             return
         results, tentative, errors = self._decode(plan, done.outcome)
         outcome, plans = self._desk.commit(results, done.started, done.ended)
@@ -296,7 +306,9 @@ class Engine:
             for stream in tentative:
                 if stream.request_id not in kept:
                     stream.discard()
-        for request, reason in zip(outcome.ended.tolist(), outcome.reasons.tolist(), strict=True):
+        for request, reason in zip(
+            outcome.ended_requests.tolist(), outcome.reasons.tolist(), strict=True
+        ):
             self._leave_queue(request)
             self._streams.pop(request).end(_REASONS[Finish(reason)], errors.get(request))
 
@@ -318,13 +330,14 @@ class Engine:
         self._waiting_tokens -= self._waiting.pop(request, 0)
 
     def _fail_open_streams(self, reason: str, core_is_sound: bool) -> None:
-        for request, stream in list(self._streams.items()):
-            if core_is_sound:
-                self._desk.abort(RequestId(request))
-            stream.end(FinishReason.ERROR, reason)
-        self._streams.clear()
+        streams, self._streams = self._streams, {}
         self._waiting.clear()
         self._waiting_tokens = 0
+        for stream in streams.values():
+            stream.end(FinishReason.ERROR, reason)
+        if core_is_sound:
+            for request in streams:
+                self._desk.abort(RequestId(request))
 
     def _commit_what_is_open(self, reason: str) -> None:
         """After the worker has stopped: results of aborted requests, and steps that never ran, leave nothing held."""

@@ -12,9 +12,10 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.core.arrays import I32
 from engine.core.errors import ExecutorError, InvariantError
 from engine.core.ids import NO_BLOCK
-from engine.core.plan import I32, Plan
+from engine.core.plan import Plan
 from engine.executor import NewSequence, Sampled
 
 Answer = Callable[[NDArray[np.int32]], Sequence[int]]
@@ -34,7 +35,7 @@ class ScriptedExecutor:
         answer: Answer | None = None,
         end_token: int = 0,
         pace: Callable[[Plan], None] | None = None,
-        step_fault: Callable[[Plan], Exception | None] | None = None,
+        step_fault: Callable[[Plan], BaseException | None] | None = None,
         row_fault: Callable[[int, int], str | None] | None = None,
         verify: bool = True,
     ) -> None:
@@ -87,7 +88,7 @@ class ScriptedExecutor:
         self.num_steps += 1
         for sequence in new:
             self._take_in(sequence)
-        if [(s.request, s.row) for s in new] != list(plan.admitted):
+        if [(s.request, 0, s.row) for s in new] != list(plan.admitted):
             raise InvariantError(f"step {plan.step} admits other sequences than it was given")
         self._apply_deltas(plan)
         if self._pace is not None:

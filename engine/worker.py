@@ -30,7 +30,7 @@ class StepDone(Struct, frozen=True, eq=False):
 class Died(Struct, frozen=True, eq=False):
     """The executor broke in a way that no step explains; nothing more will run."""
 
-    cause: Exception
+    cause: BaseException
 
 
 class Worker:
@@ -74,7 +74,7 @@ class Worker:
                     outcome = self._executor.execute(*work)
                 except ExecutorError as error:
                     outcome = error
-                except Exception as cause:
+                except BaseException as cause:  # a thread must not end unseen
                     self._post(self._deliver, Died(cause))
                     return
                 self._post(self._deliver, StepDone(work[0].step, started, self._clock(), outcome))

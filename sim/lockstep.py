@@ -8,6 +8,7 @@ for a plan.
 Knows recordings and the core; knows no cost model, no tokens and no torch.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from itertools import zip_longest
@@ -21,7 +22,7 @@ from msgspec import Struct
 
 from engine.core import journal
 from engine.core.config import CoreConfig
-from engine.core.errors import InvariantError
+from engine.core.errors import InvariantError, TraceError
 from engine.core.ids import RequestId, TimeNs
 from engine.core.journal import Abort, Call, Commit, Schedule, Submit
 from engine.core.log import Record
@@ -37,7 +38,7 @@ class Difference(Struct, frozen=True):
     """Where a replay first parts from the recording."""
 
     line: int | None
-    """Of the recording; None past its end."""
+    """Of the recording; None past its end, or where an input has no place."""
     recorded: str
     replayed: str
 
@@ -190,8 +191,7 @@ class _Journal:
 
     def take_log(self) -> list[Record]:
         """Decisions since the last take."""
-        decisions, self._scheduler.log = self._scheduler.log, []
-        return decisions
+        return self._scheduler.take_log()
 
     def _commit(self, call: Commit, now: TimeNs) -> Call:
         plan = self._open.popleft()
@@ -213,7 +213,9 @@ class _Journal:
     def _learn_answers(self, outcome: Outcome, *, whole_step: bool) -> None:
         for request in outcome.requests.tolist():
             self._generated[request] = self._generated.get(request, 0) + 1
-        for request, reason in zip(outcome.ended.tolist(), outcome.reasons.tolist(), strict=True):
+        for request, reason in zip(
+            outcome.ended_requests.tolist(), outcome.reasons.tolist(), strict=True
+        ):
             generated = self._generated.pop(request, 0)
             if reason != Finish.LENGTH and not whole_step:
                 self.inputs.answers[request] = (generated, Finish(reason))
@@ -230,21 +232,16 @@ def check_twin(path: Path, inputs: Inputs) -> Verdict:
     """
     with RecordingReader(path) as reader:
         twin = _Twin(reader.header.config, inputs, reader.entries())
-        try:
-            twin.run()
-        except _PartedError:
-            pass
-        except (ValueError, InvariantError) as error:
-            twin.comparison.part(None, "a run without faults", f"refused: {error}")
+        twin.run()
         return twin.comparison.verdict()
 
 
-class _PartedError(Exception):
-    """The twin has parted from the recording; unwinds the simulation."""
-
-
 class _Twin:
-    """The live loop's discipline under SimPy's clock."""
+    """The live loop's discipline under SimPy's clock.
+
+    Nothing is raised inside a process, since SimPy would rebuild the error from its arguments: what ends the simulation is
+    kept in `_error`, or is the comparison's difference.
+    """
 
     def __init__(self, config: CoreConfig, inputs: Inputs, recorded: Iterator[Entry]) -> None:
         self.comparison = _Comparison()
@@ -254,32 +251,45 @@ class _Twin:
         self._desk = Desk(Scheduler(config), lambda: int(self._env.now), self)
         self._generated: dict[int, int] = {}
         self._wanted = False
+        self._error: TraceError | None = None
 
     def run(self) -> None:
-        """Simulates to the end of the inputs.
+        """Simulates to the end of the inputs, or to the first difference.
 
         Raises:
-            _PartedError: at the first difference.
+            TraceError: the recording is damaged.
         """
         for process in (self._arrivals(), self._aborts(), self._wakes(), self._steps()):
             self._env.process(process)
-        self._env.run()
-        entry = next(self._recorded, None)
-        if entry is not None:
-            self.comparison.part(entry.line, repr(entry.call), "nothing more")
+        while self._env.peek() < math.inf and self.comparison.difference is None:
+            self._env.step()
+            if self._error is not None:
+                raise self._error
+        if self.comparison.difference is None:
+            entry = self._next()
+            if entry is not None:
+                self.comparison.part(entry.line, repr(entry.call), "nothing more")
 
     def call(self, call: Call, decisions: list[Record]) -> None:
         """Takes a call from the desk and compares it."""
-        entry = next(self._recorded, None)
+        if self.comparison.difference is not None or self._error is not None:
+            return
+        try:
+            entry = self._next()
+        except TraceError as error:
+            self._error = error
+            return
         if entry is None:
             self.comparison.part(None, "nothing more", repr(call))
-            raise _PartedError
+            return
         if isinstance(entry.call, Commit) and isinstance(call, Commit):
             # A stop that the core discarded is no input; those that counted show in the decisions.
             entry = msgspec.structs.replace(entry, call=_without_stops(entry.call))
             call = _without_stops(call)
-        if not self.comparison.equal(entry, call, decisions):
-            raise _PartedError
+        self.comparison.equal(entry, call, decisions)
+
+    def _next(self) -> Entry | None:
+        return next(self._recorded, None)
 
     def _until(self, now: int) -> simpy.Timeout:
         return self._env.timeout(now - int(self._env.now))
@@ -300,7 +310,8 @@ class _Twin:
         for now in self._inputs.wakes:
             yield self._until(now)
             if not self._wanted:
-                self._stray(f"a boundary at {now}", "no input that asks for one")
+                self.comparison.part(None, f"a boundary at {now}", "no input that asks for one")
+                return
             self._wanted = False
             self._desk.plan()
 
@@ -308,7 +319,8 @@ class _Twin:
         for step in self._inputs.steps:
             yield self._until(step.now)
             if not self._desk.open_plans:
-                self._stray(f"the commit of step {step.step}", "no plan is open")
+                self.comparison.part(None, f"a commit of step {step.step}", "no plan is open")
+                return
             self._wanted = False
             results = self._results(self._desk.open_plans[0], step)
             outcome, _ = self._desk.commit(results, step.started, step.ended)
@@ -329,11 +341,6 @@ class _Twin:
                 if self._generated.get(request, 0) == due:
                     stops[index] = reason
         return Results(rows, np.zeros(len(rows), np.int32), stops)
-
-    def _stray(self, recorded: str, replayed: str) -> None:
-        entry = next(self._recorded, None)
-        self.comparison.part(entry.line if entry is not None else None, recorded, replayed)
-        raise _PartedError
 
 
 def _without_stops(commit: Commit) -> Commit:

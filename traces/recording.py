@@ -18,7 +18,19 @@ from msgspec import Struct
 from engine.core.config import CoreConfig
 from engine.core.errors import TraceError
 from engine.core.journal import Abort, Call, Commit, Schedule, Submit
-from engine.core.log import Admitted, Ended, Grew, Preempted, Record, Released
+from engine.core.log import (
+    Admitted,
+    Copied,
+    Ended,
+    Evicted,
+    Forked,
+    Grew,
+    Preempted,
+    Record,
+    Released,
+    SwapEnded,
+    SwapStarted,
+)
 
 VERSION: Final = 1
 
@@ -59,7 +71,7 @@ class End(Struct, frozen=True, tag="close"):
 Line = (
     Header | Prompt | Tokens | End
     | Submit | Abort | Schedule | Commit
-    | Admitted | Grew | Preempted | Released | Ended
+    | Admitted | Forked | Grew | Copied | Evicted | Preempted | SwapStarted | SwapEnded | Released | Ended
 )  # fmt: skip
 
 
@@ -150,7 +162,7 @@ class RecordingReader:
                 if line.call != expected:
                     raise self._error(f"call {line.call} stands where call {expected} should")
                 at, call, decisions, expected = number, line, [], expected + 1
-            elif isinstance(line, Admitted | Grew | Preempted | Released | Ended):
+            elif isinstance(line, Record):
                 if call is None:
                     raise self._error("a decision stands before the first call")
                 decisions.append(line)

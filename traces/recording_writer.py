@@ -25,7 +25,6 @@ from engine.core.log import Record
 from traces.recording import VERSION, End, Header, Line, Prompt, Tokens, config_hash
 
 _CHUNK_BYTES: Final = 1 << 16
-_MOST_PENDING_BYTES: Final = 1 << 26
 _GZIP: Final = 16 + zlib.MAX_WBITS
 
 _LOG = logging.getLogger(__name__)
@@ -34,14 +33,27 @@ _LOG = logging.getLogger(__name__)
 class RecordingWriter:
     """Writes a recording in a thread of its own, so that a slow disk never holds up whoever calls.
 
-    When writing fails, or the disk falls behind by 64 MiB, recording ends there: that is logged once, `failure` says why,
+    When writing fails, or the disk falls behind by more than a bound, recording ends there: that is logged once, `failure` says why,
     and later calls do nothing. Implements the live engine's recorder.
     """
 
     def __init__(
-        self, path: Path, *, config: CoreConfig, model: str, record_tokens: bool = False
+        self,
+        path: Path,
+        *,
+        config: CoreConfig,
+        model: str,
+        record_tokens: bool = False,
+        most_pending_bytes: int = 1 << 26,
     ) -> None:
         """Creates the file and writes its header.
+
+        Args:
+            path: gzip where it ends in `.gz`.
+            config: of the core that is recorded.
+            model: its name.
+            record_tokens: keep prompts and sampled tokens, which are the clients' content.
+            most_pending_bytes: how far the disk may fall behind.
 
         Raises:
             ConfigError: the file cannot be created.
@@ -56,6 +68,7 @@ class RecordingWriter:
         self._buffer = bytearray()
         self._num_calls = 0
         self._pending = 0
+        self._most_pending = most_pending_bytes
         self._lock = threading.Lock()
         self._chunks: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._closed = False
@@ -94,7 +107,7 @@ class RecordingWriter:
             self._num_calls += 1
 
     def close(self) -> None:
-        """Writes the last line and closes the file; waits for the disk. Idempotent."""
+        """Writes the last line and closes the file; waits for the disk, unless recording has failed. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -102,7 +115,8 @@ class RecordingWriter:
             self._put(End(self._num_calls))
             self._flush()
         self._chunks.put(None)
-        self._thread.join()
+        if self.failure is None:
+            self._thread.join()
 
     def _put(self, *lines: Line) -> None:
         for line in lines:
@@ -114,7 +128,7 @@ class RecordingWriter:
     def _flush(self) -> None:
         with self._lock:
             self._pending += len(self._buffer)
-            late = self._pending > _MOST_PENDING_BYTES
+            late = self._pending > self._most_pending
         if late:
             self._fail("the disk cannot keep up")
             return

@@ -164,12 +164,18 @@ class _Layout:
     def _values(
         self, parts: list[tuple[str, int, int]], dtype: Literal["F32", "BF16"]
     ) -> NDArray[np.generic]:
-        joined = np.concatenate(
-            [self._ordered(self._source.read(p), heads) for p, _, heads in parts]
-        )
+        joined = np.concatenate([self._ordered(self._read(p), heads) for p, _, heads in parts])
         if dtype == "F32":
             return joined
         return torch.from_numpy(joined).to(torch.bfloat16).view(torch.int16).numpy()
+
+    def _read(self, name: str) -> NDArray[np.float32]:
+        values = self._source.read(name)
+        if not np.isfinite(values).all():
+            raise WeightsError(
+                f"the tensor {name} holds values that are not finite; download the file again"
+            )
+        return values
 
     def _raw(self, parts: list[tuple[str, int, int]]) -> NDArray[np.uint8]:
         rows = []

@@ -9,7 +9,6 @@ from rich.progress import Progress
 from engine.core.errors import WeightsError
 from engine.weights.cache import cache_folder
 from engine.weights.convert import DtypeName, convert
-from engine.weights.gguf import GgufSource
 
 _FORMAT = 1
 """Raised whenever `convert.py` changes its layout, so that older copies are not found."""
@@ -49,27 +48,29 @@ def ensure_converted(path: Path, dtype: DtypeName, progress: Progress | None = N
     target = converted_path(path, dtype)
     if target.exists():
         return target
+    from engine.weights.gguf import (
+        GgufSource,
+    )  # takes 0.15 s to import, and later starts never need it
+
     source = GgufSource(path)
+    task = None if progress is None else progress.add_task(f"Converting {path.name}", total=None)
+
+    def report(done: int, total: int) -> None:
+        if progress is not None and task is not None:
+            progress.update(task, completed=done, total=total)
+
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        if progress is None:
-            convert(source, dtype, temporary)
-        else:
-            task = progress.add_task(f"Converting {path.name}", total=None)
-            convert(
-                source,
-                dtype,
-                temporary,
-                lambda done, total: progress.update(task, completed=done, total=total),
-            )
-        temporary.replace(target)
+        try:
+            convert(source, dtype, temporary, report)
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
     except OSError as error:
         raise WeightsError(
             f"the converted copy of {path.name} cannot be written to {target.parent}: {error.strerror or error}"
         ) from error
     except WeightsError as error:
         raise WeightsError(f"{path.name}: {error.message}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
     return target

@@ -41,7 +41,7 @@ SUPPORTED_TYPES = tuple(gguf.GGMLQuantizationType[kind] for kind in _KINDS)
 
 _KEPT_BLOCKS = ("Q4_1", "Q8_0")
 _MOST_ENTRIES = 1 << 22
-_BROKEN = (ValueError, KeyError, IndexError, OverflowError, TypeError, MemoryError)
+_BROKEN = (ValueError, KeyError, IndexError, ArithmeticError, TypeError, MemoryError)
 """What the reader raises when it walks over damaged bytes."""
 
 
@@ -101,7 +101,8 @@ class GgufSource:
     def read(self, name: str) -> NDArray[np.float32]:
         """The tensor as float32, dequantised where needed."""
         tensor = self._tensors[name]
-        values = gguf.dequantize(tensor.data, tensor.tensor_type)
+        with np.errstate(invalid="ignore", over="ignore"):
+            values = gguf.dequantize(tensor.data, tensor.tensor_type)
         return np.ascontiguousarray(values.reshape(self.size(name)), dtype=np.float32)
 
     def blocks(self, name: str) -> Blocks | None:

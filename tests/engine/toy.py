@@ -16,7 +16,7 @@ END = 0
 
 
 class SpellingDetokenizer:
-    """Token 7 reads `<7>`; the text before the first stop string is sent, with nothing held back."""
+    """Token 7 reads `<7>`. Holds back what a stop string could still grow from: slow and obvious."""
 
     def __init__(self, stop: tuple[str, ...]) -> None:
         self._stop = stop
@@ -24,14 +24,19 @@ class SpellingDetokenizer:
         self._text = ""
 
     def push(self, tokens: Sequence[int]) -> tuple[str, bool]:
-        self._text += "".join(f"<{token}>" for token in tokens)
+        self._text += spelled(tokens)
         ends = [self._text.index(s) for s in self._stop if s in self._text]
-        end = min(ends, default=len(self._text))
-        text, self._sent = self._text[self._sent : end], end
-        return text, bool(ends)
+        begun = [s[:n] for s in self._stop for n in range(len(s)) if self._text.endswith(s[:n])]
+        held = max(map(len, begun), default=0)
+        return self._send(min(ends, default=len(self._text) - held)), bool(ends)
 
     def finish(self) -> str:
-        return ""
+        stopped = any(s in self._text for s in self._stop)
+        return "" if stopped else self._send(len(self._text))
+
+    def _send(self, end: int) -> str:
+        text, self._sent = self._text[self._sent : end], end
+        return text
 
 
 class SpellingCodec:
