@@ -41,7 +41,7 @@ from engine.core.plan import (
     StepFailed,
 )
 from engine.core.scheduler import Scheduler
-from engine.desk import CallRecorder, Desk
+from engine.desk import CallRecorder, Counters, Desk
 from engine.executor import Executor, NewSequence, Sampled
 from engine.requests import FinishReason, Generation
 from engine.streams import Choice, Codec, Stream
@@ -145,9 +145,9 @@ class Engine:
         return len(self._streams)
 
     @property
-    def num_preemptions(self) -> int:
-        """Preemptions so far."""
-        return self._desk.num_preemptions
+    def counters(self) -> Counters:
+        """What happened so far."""
+        return self._desk.counters
 
     def memory(self) -> MemoryReport:
         """The pool and the queues now."""

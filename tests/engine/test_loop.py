@@ -176,7 +176,7 @@ async def test_aborted_request_gives_its_frames_back_whatever_its_state(state):
     }[state]
     async with running(engine):
         if state == "preempted":
-            while not engine.num_preemptions:
+            while not engine.counters.preemptions:
                 gate.let_go(1)
                 await anyio.lowlevel.checkpoint()
         else:
