@@ -49,7 +49,7 @@ class Sampled(Struct, frozen=True, eq=False):
 
 
 class Executor(Protocol):
-    """A model over a pool of KV blocks. Called from one worker thread, plans in order, one at a time.
+    """A model over a pool of KV blocks. `execute` is called from one worker thread, plans in order, one at a time.
 
     The runner keeps for each row: its block table (changed only by plan deltas), and its token ids (prompt, then what it
     sampled itself), so that a plan may be executed before the driver has seen the step before.
@@ -57,6 +57,8 @@ class Executor(Protocol):
 
     num_blocks: int
     block_size: int
+    host_blocks: int
+    """Blocks of host memory beside the pool."""
     max_context: int
     vocab_size: int
 
@@ -66,6 +68,18 @@ class Executor(Protocol):
         Raises:
             ExecutorError: the step failed as a whole; state of the named rows is unknown.
         """
+        ...
+
+    def copy_out(self, frames: NDArray[np.int32], hosts: NDArray[np.int32]) -> None:
+        """Copies frames[i] to host block hosts[i]. One transfer at a time, from a thread of its own, beside `execute`.
+
+        Raises:
+            ExecutorError: the copy failed; what was to be written holds anything. The same for `copy_in`.
+        """
+        ...
+
+    def copy_in(self, frames: NDArray[np.int32], hosts: NDArray[np.int32]) -> None:
+        """Copies host block hosts[i] to frames[i]."""
         ...
 
     def close(self) -> None:

@@ -21,6 +21,7 @@ from engine.models.decoder import Decoder
 from engine.models.pool import DEFAULT_SHARE, pool_blocks
 from engine.models.step import Step, slot_mapping
 from engine.sampling import SamplingRows, sample
+from engine.transfers import HostPool
 from engine.weights.load import LoadedModel
 
 I32 = NDArray[np.int32]
@@ -94,19 +95,28 @@ class TorchRunner:
     """A decoder over a paged pool; implements `engine.executor.Executor`."""
 
     def __init__(
-        self, model: Decoder, *, num_blocks: int, block_size: int, max_context: int, vocab_size: int
+        self,
+        model: Decoder,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_context: int,
+        vocab_size: int,
+        host_blocks: int = 0,
     ) -> None:
         """`num_blocks` and `block_size` are those of the pool that the model's attention owns."""
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.host_blocks = host_blocks
         self.max_context = max_context
         self.vocab_size = vocab_size
         self._model: Decoder | None = model
         self._rows = RowState()
+        self._blocks = HostPool(model.frames, host_blocks)
 
     @torch.inference_mode()
     def execute(self, plan: Plan, new: Sequence[NewSequence]) -> Sampled:
-        """Takes in `new`, applies the plan's table deltas, computes its positions, samples.
+        """Takes in `new`, applies the plan's table deltas, copies blocks, computes positions, samples, forks.
 
         Raises:
             ExecutorError: torch failed, or the runner is closed; state of the named rows is unknown.
@@ -116,6 +126,7 @@ class TorchRunner:
         for sequence in new:
             self._rows.take_in(sequence)
         self._rows.apply(plan.delta_rows, plan.delta_cols, plan.delta_blocks)
+        self._blocks.copy(plan.copy_sources, plan.copy_targets)
         try:
             logits = self._model.forward(self._step(plan))
             rows = plan.sampling
@@ -134,6 +145,14 @@ class TorchRunner:
             self._rows.tokens[rows, positions] = tokens
         tokens.setflags(write=False)
         return Sampled(tokens, tuple((int(i), "the model's output was not finite") for i in bad))
+
+    def copy_out(self, frames: I32, hosts: I32) -> None:
+        """Copies frames[i] to host block hosts[i]."""
+        self._blocks.copy_out(frames, hosts)
+
+    def copy_in(self, frames: I32, hosts: I32) -> None:
+        """Copies host block hosts[i] to frames[i]."""
+        self._blocks.copy_in(frames, hosts)
 
     def close(self) -> None:
         """Lets go of weights, pool and threads; later plans fail."""
@@ -174,6 +193,7 @@ def build_runner(
     max_context: int | None = None,
     max_batch: int = 256,
     threads: int | None = None,
+    host_blocks: int = 0,
 ) -> TorchRunner:
     """A runner for `model` with its own pool.
 
@@ -187,6 +207,7 @@ def build_runner(
         max_context: most tokens of a sequence; None: what the model was trained for.
         max_batch: most sequences that run at once.
         threads: that compute; None: one for each physical core.
+        host_blocks: blocks of host memory to swap to, beside the pool.
 
     Raises:
         ConfigError: a setting is out of range, or the pool has no room for one block.
@@ -216,6 +237,7 @@ def build_runner(
         block_size=block_size,
         max_context=context,
         vocab_size=shape.vocab_size,
+        host_blocks=host_blocks,
     )
 
 
