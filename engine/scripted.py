@@ -216,9 +216,7 @@ class ScriptedExecutor:
         decodes = np.arange(len(plan.rows)) < plan.num_decodes
         wrong["is no decode"] = decodes & sound & ((plan.counts != 1) | ~plan.samples)
         following = self._next[plan.rows]
-        wrong["does not go on where it was"] = (
-            sound & (following >= 0) & (plan.starts != following)
-        )
+        wrong["does not go on where it was"] = sound & (following >= 0) & (plan.starts != following)
         for what, mask in wrong.items():
             if mask.any():
                 row = int(plan.rows[np.argmax(mask)])

@@ -299,7 +299,9 @@ async def test_step_that_never_ends_does_not_keep_a_stopping_engine():
         await in_thread(gate.wait_until_running, 0)
         engine.stop()
     assert (await read(stream))[-1].finish is FinishReason.ERROR
-    stuck = next(thread for thread in threading.enumerate() if thread.name == "kilburn-model runner")
+    stuck = next(
+        thread for thread in threading.enumerate() if thread.name == "kilburn-model runner"
+    )
     gate.open()
     await in_thread(stuck.join)
 
