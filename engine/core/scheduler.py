@@ -573,7 +573,7 @@ class Scheduler:
         """Gives a new request its rows and its first sequence the frames of the prompt; the first row."""
         book, table, request = self._book, self._book.table, waiting.request
         row = table.take()
-        self.allocator.open(row, request.content, request.salt)
+        self.allocator.open(row, request.content, request.salt, request.num_prompt)
         if self.allocator.admit_group([(row, request.num_prompt)], 0, reserve) is not Grant.OK:
             self.allocator.close(row)
             table.free(row)
