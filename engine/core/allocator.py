@@ -77,6 +77,10 @@ class Allocator(Protocol):
         """`child`, which is empty, holds the frames of `parent`, whose first `num_tokens` positions are known."""
         ...
 
+    def move(self, rows: list[int], parents: list[int]) -> None:
+        """Each of `rows` gives its frames back and holds those that its parent held, all at once."""
+        ...
+
     def short(self, rows: I32, lengths: I32) -> I32:
         """Indices into `rows` of those that cannot yet hold `lengths` positions, ascending. Changes nothing."""
         ...

@@ -34,6 +34,8 @@ class Commits:
             results.rows is sampling or np.array_equal(results.rows, sampling)
         ):
             raise ValueError("results must name the plan's sampling rows in plan order")
+        if isinstance(results, Results) and results.parents is not None:
+            _check_parents(book, sampling, results.parents)
         entry = book.open.popleft()
         if len(plan.copy_sources):
             self._book.memory.copied(plan.copy_sources.tolist())
@@ -63,6 +65,8 @@ class Commits:
                 positions[heard],
                 tokens[heard],
             )
+        if results.parents is not None:
+            self._move(plan.step, rows, sampling, results.parents)
         ended, reasons = NO_ROWS, stops[:0]
         if stops.any() or len(entry.finishing):
             good = stops != Finish.FAILED
@@ -78,6 +82,17 @@ class Commits:
         counts = np.ones(len(rows), np.int32)
         requests = book.table.request[rows]
         return self._outcome(plan, rows, requests, tokens, counts, ended, reasons)
+
+    def _move(self, step: int, heard: I32, sampling: I32, parents: I32) -> None:
+        """Hypotheses whose results count go on with their parents' histories, one beam after the other."""
+        requests = self._book.table.request[sampling].tolist()
+        kept = set(heard.tolist())
+        beams: dict[int, list[tuple[int, int]]] = {}
+        for request, row, parent in zip(requests, sampling.tolist(), parents.tolist(), strict=True):
+            if row != parent and row in kept:
+                beams.setdefault(request, []).append((row, parent))
+        for moves in beams.values():
+            self._book.move(step, [row for row, _ in moves], [parent for _, parent in moves])
 
     def _accept_leap(self, entry: OpenPlan, tokens: I32) -> Outcome:
         """Takes in a leap: of rows that are gone since, all tokens but the last."""
@@ -164,6 +179,20 @@ class Commits:
         """Gives back what the discarded tokens of `rows` cost."""
         if self._shares is not None and len(rows):
             self._shares.charge_output(self._book.table.tenant[rows], -1)
+
+
+def _check_parents(book: Book, sampling: I32, parents: I32) -> None:
+    requests = book.table.request
+    for row, parent in zip(sampling.tolist(), parents.tolist(), strict=True):
+        if row == parent:
+            continue
+        if requests[row] != requests[parent] or parent not in sampling:
+            raise ValueError(
+                f"row {parent} cannot be the parent of row {row}: not of its beam, or not in the plan"
+            )
+        group = book.groups.get(RequestId(int(requests[row])))
+        if group is not None and not group.request.beam:
+            raise ValueError(f"row {row} is no hypothesis of a beam search")
 
 
 def _others(rows: I32, gone: set[int]) -> Bools:

@@ -58,6 +58,11 @@ class RowContents:
             self._reserve(child, num_tokens)
             self._tokens[child, :num_tokens] = self._tokens[parent, :num_tokens]
 
+    def move(self, rows: list[int], parents: list[int]) -> None:
+        """Each of `rows` has the tokens of its parent from now on, all at once."""
+        if isinstance(self._sources.get(rows[0]), TokenContent):
+            self._tokens[rows] = self._tokens[parents]
+
     def close(self, row: int) -> None:
         """`row` has no content any more."""
         self.salts.pop(row, None)

@@ -28,6 +28,7 @@ def most_steps(book: Book, plan: Plan) -> int:
         and not book.prefilling
         and not book.finishing
         and not book.shared_tails
+        and not book.dependent
         and not any(e.gone or len(e.plan.copy_sources) for e in book.open)
     )
     if not quiet:

@@ -151,6 +151,18 @@ class BlockManager:
             self.contents.fork(parent, child, num_tokens)
         self._published[child] = self._published[parent]
 
+    def move(self, rows: list[int], parents: list[int]) -> None:
+        """Each of `rows` gives its frames back and holds those that its parent held, all at once. O(blocks)."""
+        held = [self.tables.of(parent).copy() for parent in parents]
+        published = self._published[parents]
+        for blocks in held:
+            self.pool.share(blocks)
+        for row, blocks in zip(rows, held, strict=True):
+            self.pool.give(self.tables.clear(row))
+            self._set(row, blocks)
+        self._published[rows] = published
+        self.contents.move(rows, parents)
+
     # -- growth ------------------------------------------------------------------------------------------------
 
     def short(self, rows: I32, lengths: I32) -> I32:
