@@ -105,7 +105,7 @@ class Admission:
         """Gives a new request its rows and its first sequence the frames of the prompt; the first row."""
         book, table, request = self._book, self._book.table, waiting.request
         row = table.take()
-        self._book.memory.open(row, request.content, request.salt)
+        self._book.memory.open(row, request.content, request.salt, request.num_prompt)
         if self._book.memory.admit_group([(row, request.num_prompt)], 0, reserve) is not Grant.OK:
             self._book.memory.close(row)
             table.free(row)

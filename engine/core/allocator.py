@@ -53,8 +53,8 @@ class Allocator(Protocol):
         """The most positions that each of `num_rows` sequences can have when alone, the first `num_shared` equal."""
         ...
 
-    def open(self, row: int, content: Content | None, salt: str) -> None:
-        """`row` stands for a sequence that starts with `content`; it holds nothing yet."""
+    def open(self, row: int, content: Content | None, salt: str, num_prompt: int) -> None:
+        """`row` stands for a sequence that starts with `num_prompt` positions of `content`; it holds nothing yet."""
         ...
 
     def close(self, row: int) -> None:

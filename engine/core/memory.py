@@ -69,14 +69,14 @@ class BlockManager:
 
     # -- sequences ---------------------------------------------------------------------------------------------
 
-    def open(self, row: int, content: Content | None, salt: str) -> None:
-        """`row` stands for a sequence that starts with `content`; it holds nothing yet."""
+    def open(self, row: int, content: Content | None, salt: str, num_prompt: int) -> None:
+        """`row` stands for a sequence that starts with `num_prompt` positions of `content`; it holds nothing yet."""
         if row >= len(self._published):
             grown = np.full(max(row + 1, 2 * len(self._published)), _SILENT, np.int32)
             grown[: len(self._published)] = self._published
             self._published = grown
         if content is not None and self._prefix_cache:
-            self.contents.open(row, content, salt)
+            self.contents.open(row, content, salt, num_prompt)
 
     def close(self, row: int) -> None:
         """The sequence of `row`, which holds nothing, is over."""
