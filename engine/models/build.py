@@ -4,16 +4,9 @@ import torch
 
 from engine.models.attention import TorchAttention
 from engine.models.decoder import Decoder
-from engine.models.linear import bfloat16_is_fast
 from engine.models.llama import Llama
 from engine.models.rotary import Rotary
-from engine.weights.convert import DtypeName
 from engine.weights.load import LoadedModel
-
-
-def default_dtype() -> DtypeName:
-    """bfloat16 where the CPU has instructions for it, else float32."""
-    return "bfloat16" if bfloat16_is_fast() else "float32"
 
 
 @torch.inference_mode()
