@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from engine.core.errors import ConfigError, ExecutorError
 from engine.core.plan import Plan
 from engine.executor import NewSequence, Sampled
+from engine.models import compiled
 from engine.models.attention import TorchAttention
+from engine.models.compiled import CompiledLlama
 from engine.models.llama import Llama
 from engine.models.pool import DEFAULT_SHARE, pool_blocks
 from engine.models.rotary import Rotary
@@ -78,14 +80,20 @@ class TorchRunner:
     """A decoder over a paged pool; implements `engine.executor.Executor`."""
 
     def __init__(
-        self, model: Llama, *, num_blocks: int, block_size: int, max_context: int, vocab_size: int
+        self,
+        model: Llama | CompiledLlama,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_context: int,
+        vocab_size: int,
     ) -> None:
         """`num_blocks` and `block_size` are those of the pool that the model's attention owns."""
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.max_context = max_context
         self.vocab_size = vocab_size
-        self._model: Llama | None = model
+        self._model: Llama | CompiledLlama | None = model
         self._rows = RowState()
 
     @torch.inference_mode()
@@ -115,6 +123,8 @@ class TorchRunner:
 
     def close(self) -> None:
         """Lets go of weights and pool; later plans fail."""
+        if isinstance(self._model, CompiledLlama):
+            self._model.close()
         self._model = None
         self._rows = RowState()
 
@@ -180,12 +190,19 @@ def build_runner(
             share=pool_share,
             most_tokens=max_batch * context,
         )
-    if threads is not None:
-        torch.set_num_threads(threads)
-    with torch.inference_mode():
-        rotary = Rotary(shape, context, model.tensors.get("rope_factors"))
-        attention = TorchAttention(shape, rotary, num_blocks, block_size, dtype)
-        decoder = Llama(shape, model.tensors, attention)
+    rotary = Rotary(shape, context, model.tensors.get("rope_factors"))
+    decoder: Llama | CompiledLlama
+    if model.dtype == "bfloat16" and compiled.refusal(model) is None:
+        torch.set_num_threads(1)
+        decoder = CompiledLlama(
+            model, rotary, num_blocks=num_blocks, block_size=block_size, threads=threads
+        )
+    else:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        with torch.inference_mode():
+            attention = TorchAttention(shape, rotary, num_blocks, block_size, dtype)
+            decoder = Llama(shape, model.tensors, attention)
     return TorchRunner(
         decoder,
         num_blocks=num_blocks,
