@@ -11,30 +11,13 @@ Traffic: a decode reads its sequence's K and V once (4 * head_dim bytes a key an
 every `chunk_tokens(group)` tokens, mostly from the second-level cache.
 """
 
+from typing import NamedTuple
+
 import numba
 import numpy as np
 
 from kernels.cpu import simd
-from kernels.cpu.attention_tiles import (
-    mix_bf16_1,
-    mix_bf16_2,
-    mix_bf16_3,
-    mix_bf16_4,
-    mix_bf16_8,
-    mix_f32_1,
-    mix_f32_2,
-    mix_f32_4,
-    mix_f32_8,
-    score_bf16_1,
-    score_bf16_2,
-    score_bf16_3,
-    score_bf16_4,
-    score_bf16_8,
-    score_f32_1,
-    score_f32_2,
-    score_f32_4,
-    score_f32_8,
-)
+from kernels.cpu.attention_tiles import mix, score
 from kernels.cpu.simd import (
     add,
     exp,
@@ -46,14 +29,21 @@ from kernels.cpu.simd import (
     mul,
     splatf,
     store_f32,
+    store_i64,
     storef,
 )
 from kernels.cpu.steps import (
+    BLOCK_SIZE,
     COUNT,
     FIRST,
+    GROUP,
+    HEAD_DIM,
     ITEM_WORDS,
     ITEMS,
+    KIND,
+    KV_HEADS,
     PARTIAL,
+    ROWS,
     SEQUENCE,
     SEQUENCE_WORDS,
     SPAN,
@@ -68,6 +58,49 @@ QUERY_ROWS = 24
 """Query rows that an item of a prompt chunk packs, where the group is not larger still."""
 NOTHING = np.float32(-1e30)
 """A maximum over no keys: finite, so that differences stay numbers."""
+SUBTILES = SPAN // 8
+
+
+class Shape(NamedTuple):
+    """Sizes, and bytes between neighbours, of queries, pool and results."""
+
+    kind: int
+    kv_heads: int
+    group: int
+    head_dim: int
+    block_size: int
+    query_bytes: int
+    """A row of queries."""
+    subtile_bytes: int
+    """8 positions of one head's K or V."""
+    head_bytes: int
+    """One head's K of a frame."""
+    value_bytes: int
+    """From a frame's K to its V."""
+    result_bytes: int
+    """A row of results, float32."""
+    weight_bytes: int
+    """A row of a tile's weights."""
+
+
+class Space(NamedTuple):
+    """Addresses in a thread's scratch."""
+
+    keys: int
+    """Subtiles of the tile at hand, `SUBTILES` addresses and one more."""
+    values: int
+    coming: int
+    """K subtiles of the tile after it."""
+    masked: int
+    scores: int
+    weights: int
+    fresh: int
+    """The tile's partial result."""
+    fresh_state: int
+    """(maximum, sum) of each row."""
+    running: int
+    """The merged result of the tiles so far."""
+    state: int
 
 
 def chunk_tokens(group: int) -> int:
@@ -76,9 +109,9 @@ def chunk_tokens(group: int) -> int:
 
 
 def scratch_bytes(group: int, head_dim: int) -> int:
-    """What one thread needs: addresses, a masked subtile, scores, weights, two results and their maxima and sums."""
+    """What one thread needs; see `Space`."""
     rows = max(QUERY_ROWS, group) + 8
-    return 8 * 64 + 32 * head_dim + rows * (8 * SPAN + 8 * head_dim + 16) + 64
+    return 3 * 8 * (SUBTILES + 8) + 32 * head_dim + rows * (8 * SPAN + 8 * head_dim + 16)
 
 
 def partial_bytes(group: int, head_dim: int) -> int:
@@ -87,72 +120,75 @@ def partial_bytes(group: int, head_dim: int) -> int:
 
 
 @numba.njit(nogil=True)
-def _score(kind, rows, low, high, queries, stride, steps, out, out_stride):
-    if kind == 0:
-        if rows == 8:
-            score_bf16_8(low, high, queries, stride, steps, out, out_stride)
-        elif rows == 4:
-            score_bf16_4(low, high, queries, stride, steps, out, out_stride)
-        elif rows == 3:
-            score_bf16_3(low, high, queries, stride, steps, out, out_stride)
-        elif rows == 2:
-            score_bf16_2(low, high, queries, stride, steps, out, out_stride)
-        else:
-            score_bf16_1(low, high, queries, stride, steps, out, out_stride)
-    elif rows == 8:
-        score_f32_8(low, high, queries, stride, steps, out, out_stride)
-    elif rows >= 3:
-        score_f32_4(low, high, queries, stride, steps, out, out_stride)
-    elif rows == 2:
-        score_f32_2(low, high, queries, stride, steps, out, out_stride)
-    else:
-        score_f32_1(low, high, queries, stride, steps, out, out_stride)
+def _shape(header):
+    kind, kv_heads, group = word(header, KIND), word(header, KV_HEADS), word(header, GROUP)
+    head_dim, block_size = word(header, HEAD_DIM), word(header, BLOCK_SIZE)
+    size = 2 if kind == 0 else 4
+    head_bytes = block_size * head_dim * size
+    return Shape(
+        kind,
+        kv_heads,
+        group,
+        head_dim,
+        block_size,
+        head_dim * size,
+        8 * head_dim * size,
+        head_bytes,
+        kv_heads * head_bytes,
+        4 * head_dim,
+        SPAN * size,
+    )
 
 
 @numba.njit(nogil=True)
-def _mix(kind, rows, subtiles, count, byte, row_bytes, weights, stride, out, out_stride):
-    if kind == 0:
-        if rows == 8:
-            mix_bf16_8(subtiles, count, byte, row_bytes, weights, stride, out, out_stride)
-        elif rows == 4:
-            mix_bf16_4(subtiles, count, byte, row_bytes, weights, stride, out, out_stride)
-        elif rows == 3:
-            mix_bf16_3(subtiles, count, byte, row_bytes, weights, stride, out, out_stride)
-        elif rows == 2:
-            mix_bf16_2(subtiles, count, byte, row_bytes, weights, stride, out, out_stride)
-        else:
-            mix_bf16_1(subtiles, count, byte, row_bytes, weights, stride, out, out_stride)
-    elif rows == 8:
-        mix_f32_8(subtiles, count, byte, row_bytes, weights, stride, out, out_stride)
-    elif rows >= 3:
-        mix_f32_4(subtiles, count, byte, row_bytes, weights, stride, out, out_stride)
-    elif rows == 2:
-        mix_f32_2(subtiles, count, byte, row_bytes, weights, stride, out, out_stride)
-    else:
-        mix_f32_1(subtiles, count, byte, row_bytes, weights, stride, out, out_stride)
+def _space(scratch, group, head_dim):
+    rows = max(QUERY_ROWS, group) + 8
+    masked = scratch + 3 * 8 * (SUBTILES + 8)
+    scores = masked + 32 * head_dim
+    weights = scores + rows * 4 * SPAN
+    fresh = weights + rows * 4 * SPAN
+    running = fresh + rows * 4 * head_dim
+    state = running + rows * 4 * head_dim
+    step = 8 * (SUBTILES + 8)
+    return Space(
+        scratch,
+        scratch + step,
+        scratch + 2 * step,
+        masked,
+        scores,
+        weights,
+        fresh,
+        state + 8 * rows,
+        running,
+        state,
+    )
 
 
 @numba.njit(nogil=True)
-def _take(rows):
-    """Rows of the next register tile."""
-    if rows > 4:
-        return 8
-    return rows
+def _list_keys(shape, pool, table, head, tile, context, out):
+    """Writes the addresses of a tile's K subtiles, the last one repeated to the end of the list; how many there are."""
+    base = tile * SPAN
+    count = (min(context - base, SPAN) + 7) >> 3
+    inside = 0
+    for j in range(count):
+        place = base + 8 * j
+        block = place // shape.block_size
+        frame = pool + load_i32(table + 4 * block) * 2 * shape.value_bytes + head * shape.head_bytes
+        inside = frame + ((place - block * shape.block_size) >> 3) * shape.subtile_bytes
+        store_i64(out + 8 * j, inside)
+    for j in range(count, SUBTILES + 1):
+        store_i64(out + 8 * j, inside)
+    return count
 
 
 @numba.njit(nogil=True)
 def _mask_tail(kind, values, valid, head_dim, out):
     """Copies a V subtile, zeroing positions from `valid` (1..7) on: a weight of 0 must not meet a stale not-a-number."""
     for v in range(4 if kind == 0 else 8):
-        keep = np.int64(-1)
-        if kind == 0:
-            keep = (
-                np.int64(0)
-                if valid <= 2 * v
-                else (np.int64(0xFFFF) if valid == 2 * v + 1 else np.int64(-1))
-            )
-        elif valid <= v:
-            keep = np.int64(0)
+        last = 2 * v + 1 if kind == 0 else v
+        keep = -1 if last < valid else 0
+        if kind == 0 and last == valid:
+            keep = 0xFFFF
         mask = simd.splati(keep)
         for i in range(0, 4 * head_dim, 64):
             place = 4 * head_dim * v + i
@@ -189,7 +225,7 @@ def _exp(x):
 
 @numba.njit(nogil=True)
 def _merge(peak, weight, values, tile_peak, tile_weight, tile_values, head_dim):
-    """Merges a tile's partial result into a running one, in place; the new (maximum, sum)."""
+    """Merges a tile's partial result into a running one, in place; the new (maximum, sum). Source: Milakov and Gimelshein 2018."""
     top = max(peak, tile_peak)
     keep, join = _exp(peak - top), _exp(tile_peak - top)
     a, b = splatf(keep), splatf(join)
@@ -207,186 +243,199 @@ def _normalise(values, weight, head_dim, out):
 
 
 @numba.njit(nogil=True)
-def attend_part(
-    counter,
-    header,
-    sequences,
-    items,
-    queries,
-    pool,
-    kind,
-    kv_heads,
-    group,
-    head_dim,
-    block_size,
-    out,
-    out_stride,
-    partials,
-    scratch,
-):
-    """Takes items until none is left: rows of prompt chunks go to `out` finished, tiles of decodes to `partials`."""
-    size = 2 if kind == 0 else 4
-    steps = head_dim >> 1 if kind == 0 else head_dim
-    query_bytes = head_dim * size
-    head_bytes = block_size * head_dim * size
-    value_bytes = kv_heads * head_bytes
-    frame_bytes = 2 * value_bytes
-    subtile_bytes = 8 * head_dim * size
-    result_bytes = 4 * head_dim
-    total_rows = word(header, 0)
-    most = max(QUERY_ROWS, group) + 8
-    keys, values = scratch, scratch + 256
-    masked = scratch + 512
-    scores = masked + 32 * head_dim
-    weights = scores + most * 4 * SPAN
-    fresh = weights + most * 4 * SPAN
-    running = fresh + most * result_bytes
-    state = running + most * result_bytes
-    units = word(header, ITEMS) * kv_heads
-    unit = fetch_add(counter, 1)
-    while unit < units:
-        number = unit // kv_heads
-        head = unit - number * kv_heads
-        item = items + 8 * ITEM_WORDS * number
-        sequence = sequences + 8 * SEQUENCE_WORDS * word(item, 0)
-        offset, tokens, only = word(item, 1), word(item, 2), word(item, 3)
-        table, position, row = (
-            word(sequence, TABLE),
-            word(sequence, START) + offset,
-            word(sequence, FIRST) + offset,
-        )
-        rows = tokens * group
-        query = queries + ((head * total_rows + row) * group) * query_bytes
-        context = position + tokens
-        first_tile = only if only != WHOLE else 0
-        last_tile = only + 1 if only != WHOLE else (context + SPAN - 1) // SPAN
-        if only == WHOLE:
-            for r in range(rows):
-                store_f32(state + 8 * r, NOTHING)
-                store_f32(state + 8 * r + 4, np.float32(0.0))
-                for i in range(0, result_bytes, 64):
-                    storef(running + r * result_bytes + i, splatf(np.float32(0.0)))
-        for tile in range(first_tile, last_tile):
-            base = tile * SPAN
-            visible = min(context - base, SPAN)
-            subtiles = (visible + 7) >> 3
-            vectors = (subtiles + 1) >> 1
-            for j in range(subtiles):
-                place = base + 8 * j
-                logical = place // block_size
-                frame = pool + load_i32(table + 4 * logical) * frame_bytes + head * head_bytes
-                inside = frame + ((place - logical * block_size) >> 3) * subtile_bytes
-                simd.store_i64(keys + 8 * j, inside)
-                simd.store_i64(values + 8 * j, inside + value_bytes)
-            simd.store_i64(keys + 8 * subtiles, word(keys, subtiles - 1))
-            if visible & 7:
-                _mask_tail(kind, word(values, subtiles - 1), visible & 7, head_dim, masked)
-                simd.store_i64(values + 8 * (subtiles - 1), masked)
-            for v in range(vectors):
-                r = 0
-                while r < rows:
-                    some = _take(rows - r)
-                    _score(
-                        kind,
-                        some,
-                        word(keys, 2 * v),
-                        word(keys, 2 * v + 1),
-                        query + r * query_bytes,
-                        query_bytes,
-                        steps,
-                        scores + r * 4 * SPAN + 64 * v,
-                        4 * SPAN,
-                    )
-                    r += some
-            for r in range(rows):
-                limit = min(max(position + r // group + 1 - base, 0), SPAN)
-                peak, weight = _weigh(
-                    kind, scores + r * 4 * SPAN, limit, vectors, weights + r * size * SPAN
-                )
-                store_f32(state + 8 * (most + r), peak)
-                store_f32(state + 8 * (most + r) + 4, weight)
-            target = fresh
-            if only != WHOLE:
-                target = partials + ((word(sequence, PARTIAL) + tile) * kv_heads + head) * group * (
-                    result_bytes + 8
-                )
-            for i in range(0, result_bytes, 64):
-                r = 0
-                while r < rows:
-                    some = _take(rows - r)
-                    _mix(
-                        kind,
-                        some,
-                        values,
-                        subtiles,
-                        i,
-                        result_bytes,
-                        weights + r * size * SPAN,
-                        size * SPAN,
-                        fresh + r * result_bytes + i,
-                        result_bytes,
-                    )
-                    r += some
-            for r in range(rows):
-                peak, weight = (
-                    load_f32(state + 8 * (most + r)),
-                    load_f32(state + 8 * (most + r) + 4),
-                )
-                if only != WHOLE:
-                    for i in range(0, result_bytes, 64):
-                        storef(target + r * result_bytes + i, loadf(fresh + r * result_bytes + i))
-                    store_f32(target + group * result_bytes + 8 * r, peak)
-                    store_f32(target + group * result_bytes + 8 * r + 4, weight)
-                else:
-                    peak, weight = _merge(
-                        load_f32(state + 8 * r),
-                        load_f32(state + 8 * r + 4),
-                        running + r * result_bytes,
-                        peak,
-                        weight,
-                        fresh + r * result_bytes,
-                        head_dim,
-                    )
-                    store_f32(state + 8 * r, peak)
-                    store_f32(state + 8 * r + 4, weight)
-        if only == WHOLE:
-            for r in range(rows):
-                token = r // group
-                place = (
-                    out
-                    + (row + token) * out_stride
-                    + (head * group + r - token * group) * result_bytes
-                )
-                _normalise(running + r * result_bytes, load_f32(state + 8 * r + 4), head_dim, place)
-        unit = fetch_add(counter, 1)
+def _clear(values, num_bytes):
+    for i in range(0, num_bytes, 64):
+        storef(values + i, splatf(np.float32(0.0)))
 
 
 @numba.njit(nogil=True)
-def finish_row(row, sequences, tokens, kv_heads, group, head_dim, out, out_stride, partials):
+def _take_rows(left):
+    """Rows of the next register tile: what is left, in 8s while there are more than 4 (spare rows compute what nobody reads)."""
+    return 8 if left > 4 else left
+
+
+@numba.njit(nogil=True)
+def _attend_tile(shape, space, count, query, rows, position, context, tile, out, out_state):
+    """Partial results of packed query rows, of which the first is at `position`, over the listed tile, to `out`, `out_state`."""
+    base = tile * SPAN
+    for j in range(count):
+        store_i64(space.values + 8 * j, word(space.keys, j) + shape.value_bytes)
+    store_i64(space.values + 8 * count, word(space.values, count - 1))
+    vectors = (count + 1) >> 1
+    for v in range(vectors):
+        r = 0
+        while r < rows:
+            some = _take_rows(rows - r)
+            score(
+                shape.kind,
+                4 if shape.kind != 0 and some == 3 else some,
+                word(space.keys, 2 * v),
+                word(space.keys, 2 * v + 1),
+                word(space.values, 2 * v),
+                word(space.values, 2 * v + 1),
+                query + r * shape.query_bytes,
+                shape.query_bytes,
+                shape.head_dim,
+                space.scores + r * 4 * SPAN + 64 * v,
+                4 * SPAN,
+            )
+            r += some
+    for r in range(rows):
+        limit = min(max(position + r // shape.group + 1 - base, 0), SPAN)
+        peak, weight = _weigh(
+            shape.kind,
+            space.scores + r * 4 * SPAN,
+            limit,
+            vectors,
+            space.weights + r * shape.weight_bytes,
+        )
+        store_f32(out_state + 8 * r, peak)
+        store_f32(out_state + 8 * r + 4, weight)
+    valid = (context - base) & 7
+    if valid and count == (min(context - base, SPAN) + 7) >> 3 and context - base < SPAN:
+        last = space.values + 8 * (count - 1)
+        _mask_tail(shape.kind, word(last, 0), valid, shape.head_dim, space.masked)
+        store_i64(last, space.masked)
+    for i in range(0, shape.result_bytes, 64):
+        r = 0
+        while r < rows:
+            some = _take_rows(rows - r)
+            mix(
+                shape.kind,
+                4 if shape.kind != 0 and some == 3 else some,
+                space.values,
+                space.coming,
+                count,
+                i,
+                shape.result_bytes,
+                space.weights + r * shape.weight_bytes,
+                shape.weight_bytes,
+                space.fresh + r * shape.result_bytes + i,
+                shape.result_bytes,
+            )
+            r += some
+    if out != space.fresh:
+        for i in range(0, rows * shape.result_bytes, 64):
+            storef(out + i, loadf(space.fresh + i))
+
+
+@numba.njit(nogil=True)
+def _item(unit, kv_heads, sequences, items):
+    """(record, sequence, head, context) of a unit of work: an item of one KV head."""
+    number = unit // kv_heads
+    item = items + 8 * ITEM_WORDS * number
+    sequence = sequences + 8 * SEQUENCE_WORDS * word(item, 0)
+    return (
+        item,
+        sequence,
+        unit - number * kv_heads,
+        word(sequence, START) + word(item, 1) + word(item, 2),
+    )
+
+
+@numba.njit(nogil=True)
+def _list_first(shape, pool, unit, sequences, items, out):
+    """Lists the K subtiles of a unit's first tile."""
+    item, sequence, head, context = _item(unit, shape.kv_heads, sequences, items)
+    _list_keys(shape, pool, word(sequence, TABLE), head, max(word(item, 3), 0), context, out)
+
+
+@numba.njit(nogil=True)
+def attend_part(counter, p, scratch):
+    """Takes items, of one KV head each: rows of prompt chunks go to `out` finished, tiles of decodes to `partials`.
+
+    Operands: header, sequence records, items, queries, pool, out (float32 rows), bytes between its rows, partials.
+    """
+    header, sequences, items, queries = word(p, 1), word(p, 2), word(p, 3), word(p, 4)
+    pool, out, out_stride, partials = word(p, 5), word(p, 6), word(p, 7), word(p, 8)
+    shape = _shape(header)
+    space = _space(scratch, shape.group, shape.head_dim)
+    units = word(header, ITEMS) * shape.kv_heads
+    mine = 0
+    unit = fetch_add(counter, 1)
+    while unit < units:
+        upcoming = fetch_add(counter, 1)
+        item, sequence, head, context = _item(unit, shape.kv_heads, sequences, items)
+        table, tokens, only = word(sequence, TABLE), word(item, 2), word(item, 3)
+        position, row = context - tokens, word(sequence, FIRST) + word(item, 1)
+        rows = tokens * shape.group
+        query = queries + (head * word(header, ROWS) + row) * shape.group * shape.query_bytes
+        if upcoming < units:
+            _list_first(shape, pool, upcoming, sequences, items, space.coming)
+        else:
+            _list_first(shape, pool, unit, sequences, items, space.coming)
+        if only != WHOLE:
+            count = _list_keys(shape, pool, table, head, only, context, space.keys)
+            number = (word(sequence, PARTIAL) + only) * shape.kv_heads + head
+            target = partials + number * shape.group * (shape.result_bytes + 8)
+            state = target + shape.group * shape.result_bytes
+            _attend_tile(shape, space, count, query, rows, position, context, only, target, state)
+        else:
+            for r in range(rows):
+                store_f32(space.state + 8 * r, NOTHING)
+                store_f32(space.state + 8 * r + 4, np.float32(0.0))
+            _clear(space.running, rows * shape.result_bytes)
+            for tile in range((context + SPAN - 1) // SPAN):
+                count = _list_keys(shape, pool, table, head, tile, context, space.keys)
+                _attend_tile(
+                    shape,
+                    space,
+                    count,
+                    query,
+                    rows,
+                    position,
+                    context,
+                    tile,
+                    space.fresh,
+                    space.fresh_state,
+                )
+                for r in range(rows):
+                    state, fresh = space.state + 8 * r, space.fresh_state + 8 * r
+                    offset = r * shape.result_bytes
+                    peak, weight = _merge(
+                        load_f32(state),
+                        load_f32(state + 4),
+                        space.running + offset,
+                        load_f32(fresh),
+                        load_f32(fresh + 4),
+                        space.fresh + offset,
+                        shape.head_dim,
+                    )
+                    store_f32(state, peak)
+                    store_f32(state + 4, weight)
+            for r in range(rows):
+                token = r // shape.group
+                place = (head * shape.group + r - token * shape.group) * shape.result_bytes
+                _normalise(
+                    space.running + r * shape.result_bytes,
+                    load_f32(space.state + 8 * r + 4),
+                    shape.head_dim,
+                    out + (row + token) * out_stride + place,
+                )
+        mine += 1
+        unit = upcoming
+    return units, mine
+
+
+@numba.njit(nogil=True)
+def finish_row(row, header, sequences, tokens, out, out_stride, partials):
     """Merges the partial results of a decode's row into `out`, in the order of their tiles; other rows are finished already."""
     sequence = sequences + 8 * SEQUENCE_WORDS * word(tokens + 8 * TOKEN_WORDS * row, SEQUENCE)
     if word(sequence, COUNT) != 1:
         return
-    tiles = (word(sequence, START) + SPAN) // SPAN
-    result_bytes = 4 * head_dim
-    step = kv_heads * group * (result_bytes + 8)
+    kv_heads, group, head_dim = word(header, KV_HEADS), word(header, GROUP), word(header, HEAD_DIM)
+    size = group * (4 * head_dim + 8)
     for head in range(kv_heads):
-        base = partials + (word(sequence, PARTIAL) * kv_heads + head) * group * (result_bytes + 8)
+        first = partials + (word(sequence, PARTIAL) * kv_heads + head) * size
         for r in range(group):
-            place = out + row * out_stride + (head * group + r) * result_bytes
-            for i in range(0, result_bytes, 64):
-                storef(place + i, splatf(np.float32(0.0)))
+            place = out + row * out_stride + (head * group + r) * 4 * head_dim
+            _clear(place, 4 * head_dim)
             peak, weight = NOTHING, np.float32(0.0)
-            for tile in range(tiles):
-                partial = base + tile * step
-                state = partial + group * result_bytes + 8 * r
+            for tile in range((word(sequence, START) + SPAN) // SPAN):
+                partial = first + tile * kv_heads * size
+                state = partial + group * 4 * head_dim + 8 * r
+                values = partial + 4 * head_dim * r
                 peak, weight = _merge(
-                    peak,
-                    weight,
-                    place,
-                    load_f32(state),
-                    load_f32(state + 4),
-                    partial + r * result_bytes,
-                    head_dim,
+                    peak, weight, place, load_f32(state), load_f32(state + 4), values, head_dim
                 )
             _normalise(place, weight, head_dim, place)

@@ -35,7 +35,7 @@ def is_built() -> bool:
 
 
 @functools.cache
-def entry() -> Callable[[int, int, int, int, int, int], None]:
+def entry() -> Callable[[int, int, int, int, int], None]:
     """`program.enter`, compiled: from disk in about a second, or anew in about half a minute."""
     from kernels.cpu.program import SIGNATURE, enter
 
@@ -48,5 +48,5 @@ def entry() -> Callable[[int, int, int, int, int, int], None]:
         numba.config.CACHE_DIR = before
     for old in sorted(folder.parent.iterdir(), key=lambda p: -p.stat().st_mtime)[_KEPT:]:
         shutil.rmtree(old, ignore_errors=True)
-    result: Callable[[int, int, int, int, int, int], None] = compiled
+    result: Callable[[int, int, int, int, int], None] = compiled
     return result

@@ -15,7 +15,7 @@ import numba
 import numpy as np
 
 from kernels.cpu import simd
-from kernels.cpu.simd import add, fetch_add, loadf, mul, storef, sub, to_bf16
+from kernels.cpu.simd import add, fetch_add, load_f32, loadf, mul, storef, sub, to_bf16
 from kernels.cpu.steps import (
     BLOCK_SIZE,
     GROUP,
@@ -110,12 +110,15 @@ def put_value(kind, value, offset, head_dim, frame, scratch):
 
 
 @numba.njit(nogil=True)
-def put_part(counter, header, tokens, qkv, stride, rotary, queries, pool, scale, scratch):
+def put_part(counter, p, scratch):
     """Takes items, a token and a KV head each: rotates its queries and K, packs the queries, writes K and V at the token's slot.
 
-    `qkv` rows are `stride` bytes apart: all query heads, all K heads, all V heads, in float32. `rotary` holds a row of head_dim / 2
-    cosines and as many sines for each position; 0 is no rotation. Queries come out times `scale`, in the pool's format.
+    Operands: header, token records, qkv (float32 rows: all query heads, all K heads, all V heads), bytes between its rows, rotary (a
+    row of head_dim / 2 cosines and as many sines for each position; 0 is no rotation), queries (packed, in the pool's format), pool,
+    bits of the float32 that queries are multiplied by.
     """
+    header, tokens, qkv, stride = word(p, 1), word(p, 2), word(p, 3), word(p, 4)
+    rotary, queries, pool, scale = word(p, 5), word(p, 6), word(p, 7), load_f32(p + 64)
     kind, kv_heads, group = word(header, KIND), word(header, KV_HEADS), word(header, GROUP)
     head_dim, block_size, rows = (
         word(header, HEAD_DIM),
@@ -125,6 +128,7 @@ def put_part(counter, header, tokens, qkv, stride, rotary, queries, pool, scale,
     head_bytes, number = 4 * head_dim, 2 if kind == 0 else 4
     part = block_size * head_dim * number
     one = np.float32(1.0)
+    mine = 0
     item = fetch_add(counter, 1)
     while item < rows * kv_heads:
         row = item // kv_heads
@@ -147,7 +151,9 @@ def put_part(counter, header, tokens, qkv, stride, rotary, queries, pool, scale,
         put_key(kind, scratch, offset, head_dim, frame, scratch + head_bytes)
         value = source + (kv_heads * group + kv_heads + head) * head_bytes
         put_value(kind, value, offset, head_dim, frame + kv_heads * part, scratch)
+        mine += 1
         item = fetch_add(counter, 1)
+    return rows * kv_heads, mine
 
 
 @numba.njit(nogil=True)
@@ -161,8 +167,14 @@ def _turn(source, turn, head_dim, scale, target):
 
 
 @numba.njit(nogil=True)
-def copy_part(counter, pool, frame, layer_bytes, layers, pairs, count):
-    """Takes items, a layer and a pair each: copies frame `pairs[i].from` over `pairs[i].to`; no frame is in two pairs as a target."""
+def copy_part(counter, p):
+    """Takes items, a layer and a pair each: copies frame `pairs[i][0]` over `pairs[i][1]`; no frame is a target twice, or both.
+
+    Operands: pool, bytes of a frame, bytes of a layer, layers, pairs, how many.
+    """
+    pool, frame, layer_bytes, layers = word(p, 1), word(p, 2), word(p, 3), word(p, 4)
+    pairs, count = word(p, 5), word(p, 6)
+    mine = 0
     item = fetch_add(counter, 1)
     while item < layers * count:
         layer = item // count
@@ -171,4 +183,6 @@ def copy_part(counter, pool, frame, layer_bytes, layers, pairs, count):
         source, target = base + word(pair, 0) * frame, base + word(pair, 1) * frame
         for i in range(0, frame, 64):
             simd.storei(target + i, simd.loadi(source + i))
+        mine += 1
         item = fetch_add(counter, 1)
+    return layers * count, mine

@@ -11,21 +11,8 @@ from numpy.typing import NDArray
 from kernels.cpu import simd
 from kernels.cpu.panels import GROUP, RECORD, ROWS, quantise_group, swish_product
 from kernels.cpu.simd import fetch_add, loadf, storef
-from kernels.cpu.tiles import (
-    Q4_BYTES,
-    Q4_EXTRA,
-    Q8_BYTES,
-    Q8_EXTRA,
-    TILE,
-    q4_rows1,
-    q4_rows2,
-    q4_rows4,
-    q4_rows8,
-    q8_rows1,
-    q8_rows2,
-    q8_rows4,
-    q8_rows8,
-)
+from kernels.cpu.steps import word
+from kernels.cpu.tiles import Q4_BYTES, Q4_EXTRA, Q8_BYTES, Q8_EXTRA, TILE, product
 
 Bytes = NDArray[np.uint8]
 
@@ -82,27 +69,9 @@ def pack_q8(blocks: Bytes) -> tuple[Bytes, Bytes]:
 
 
 @numba.njit(nogil=True)
-def _q4_tile(weights, extra, record, groups, rows, out):
-    if rows > 4:
-        q4_rows8(weights, extra, record, groups, out)
-    elif rows > 2:
-        q4_rows4(weights, extra, record, groups, out)
-    elif rows == 2:
-        q4_rows2(weights, extra, record, groups, out)
-    else:
-        q4_rows1(weights, extra, record, groups, out)
-
-
-@numba.njit(nogil=True)
-def _q8_tile(weights, extra, record, groups, rows, out):
-    if rows > 4:
-        q8_rows8(weights, extra, record, groups, out)
-    elif rows > 2:
-        q8_rows4(weights, extra, record, groups, out)
-    elif rows == 2:
-        q8_rows2(weights, extra, record, groups, out)
-    else:
-        q8_rows1(weights, extra, record, groups, out)
+def _tile_rows(rows):
+    """The tile for `rows` rows (1..8): spare rows compute what nobody reads."""
+    return 8 if rows > 4 else (4 if rows > 2 else rows)
 
 
 @numba.njit(nogil=True)
@@ -116,56 +85,58 @@ def _put(scratch, rows, out, stride, accumulate):
 
 
 @numba.njit(nogil=True)
-def linear_part(
-    counter, panel, weights, extra, bits, groups, tiles, out, stride, accumulate, rows, scratch
-):
-    """Takes items of `out[:rows] (+)= panel @ weights.T` until none is left; `stride` is bytes between rows of out."""
-    size, extra_size = (
-        (Q4_BYTES * groups, Q4_EXTRA * groups)
-        if bits == 4
-        else (Q8_BYTES * groups, Q8_EXTRA * groups)
+def linear_part(counter, p, scratch):
+    """Takes items of `out (+)= panel @ weights.T`.
+
+    Operands: rows (address), panel, weights, extra, bits (4 or 8), groups, tiles of outputs, out, bytes between its rows,
+    whether to add to what is there.
+    """
+    rows, panel, weights, extra, bits = (
+        word(word(p, 1), 0),
+        word(p, 2),
+        word(p, 3),
+        word(p, 4),
+        word(p, 5),
     )
+    groups, tiles, out, stride, accumulate = (
+        word(p, 6),
+        word(p, 7),
+        word(p, 8),
+        word(p, 9),
+        word(p, 10),
+    )
+    size, extra_size = (Q4_BYTES, Q4_EXTRA) if bits == 4 else (Q8_BYTES, Q8_EXTRA)
     take = 2 if rows <= ROWS else 1
     per_chunk = (tiles + take - 1) // take
     items = per_chunk * ((rows + ROW_CHUNK - 1) // ROW_CHUNK)
+    mine = 0
     item = fetch_add(counter, 1)
     while item < items:
         chunk = item // per_chunk
         first = (item - chunk * per_chunk) * take
         for tile in range(first, min(first + take, tiles)):
+            w, e = weights + tile * groups * size, extra + tile * groups * extra_size
             for row in range(chunk * ROW_CHUNK, min(chunk * ROW_CHUNK + ROW_CHUNK, rows), ROWS):
                 some = min(ROWS, rows - row)
                 record = panel + (row >> 3) * groups * RECORD
-                if bits == 4:
-                    _q4_tile(
-                        weights + tile * size,
-                        extra + tile * extra_size,
-                        record,
-                        groups,
-                        some,
-                        scratch,
-                    )
-                else:
-                    _q8_tile(
-                        weights + tile * size,
-                        extra + tile * extra_size,
-                        record,
-                        groups,
-                        some,
-                        scratch,
-                    )
+                product(bits, _tile_rows(some), w, e, record, groups, scratch)
                 _put(scratch, some, out + row * stride + 4 * TILE * tile, stride, accumulate)
+        mine += 1
         item = fetch_add(counter, 1)
+    return items, mine
 
 
 @numba.njit(nogil=True)
-def gated_part(counter, panel, weights, extra, groups, out_groups, out, rows, scratch):
-    """Takes items of `out = quantise(swish(gate) * up)`, both products 4-bit, `out` a panel of `out_groups` groups.
+def gated_part(counter, p, scratch):
+    """Takes items of `out = quantise(swish(gate) * up)`: both products 4-bit, their tiles in fours for each 32 outputs, 2 and 2.
 
-    Tiles lie in fours for each group of 32 outputs: two of gate, two of up.
+    Operands: rows (address), panel, weights, extra, groups, groups of out, out (a panel).
     """
+    rows, panel, weights, extra = word(word(p, 1), 0), word(p, 2), word(p, 3), word(p, 4)
+    groups, out_groups, out = word(p, 5), word(p, 6), word(p, 7)
     size, extra_size = Q4_BYTES * groups, Q4_EXTRA * groups
     items = out_groups * ((rows + ROW_CHUNK - 1) // ROW_CHUNK)
+    mine = 0
     item = fetch_add(counter, 1)
     while item < items:
         chunk = item // out_groups
@@ -174,22 +145,17 @@ def gated_part(counter, panel, weights, extra, groups, out_groups, out, rows, sc
             some = min(ROWS, rows - row)
             record = panel + (row >> 3) * groups * RECORD
             for t in range(4):
-                tile = 4 * group + t
-                _q4_tile(
-                    weights + tile * size,
-                    extra + tile * extra_size,
-                    record,
-                    groups,
-                    some,
-                    scratch + t * TILE_BYTES,
-                )
-            target = out + (row >> 3) * out_groups * RECORD + RECORD * group
+                w, e = weights + (4 * group + t) * size, extra + (4 * group + t) * extra_size
+                product(4, _tile_rows(some), w, e, record, groups, scratch + t * TILE_BYTES)
+            target = out + ((row >> 3) * out_groups + group) * RECORD
             for r in range(some):
                 gates, ups = scratch + 64 * r, scratch + 2 * TILE_BYTES + 64 * r
                 low = swish_product(loadf(gates), loadf(ups))
                 high = swish_product(loadf(gates + TILE_BYTES), loadf(ups + TILE_BYTES))
                 quantise_group(low, high, target, r)
+        mine += 1
         item = fetch_add(counter, 1)
+    return items, mine
 
 
 @numba.njit(nogil=True)

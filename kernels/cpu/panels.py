@@ -16,19 +16,7 @@ import numba
 import numpy as np
 
 from kernels.cpu import simd
-from kernels.cpu.simd import (
-    absolute,
-    add,
-    div,
-    exp,
-    fma,
-    iadd,
-    itotal,
-    largest,
-    loadf,
-    maximum,
-    mul,
-)
+from kernels.cpu.simd import add, div, exp, fma, iadd, itotal, loadf, mul, peak
 
 ROWS = 8
 GROUP = 32
@@ -51,9 +39,9 @@ def row_record(panel, row, groups):
 @numba.njit(nogil=True)
 def quantise_group(low, high, record, lane):
     """Writes 32 activations, two vectors, as row `lane` (0..7) of a record."""
-    peak = largest(maximum(absolute(low), absolute(high)))
-    scale = peak / np.float32(127.0)
-    inverse = np.float32(127.0) / peak if peak > np.float32(1e-30) else np.float32(0.0)
+    top = peak(low, high)
+    scale = top * np.float32(1 / 127)
+    inverse = np.float32(127.0) / top if top > np.float32(1e-30) else np.float32(0.0)
     a = simd.to_int(mul(low, simd.splatf(inverse)))
     b = simd.to_int(mul(high, simd.splatf(inverse)))
     simd.store_bytes(record + GROUP * lane, a)

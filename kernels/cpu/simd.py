@@ -123,6 +123,24 @@ def dot2_bf16(builder: Any, total: Any, a: Any, b: Any) -> Any:
     return total
 
 
+def fetch(builder: Any, base: Any) -> None:
+    """Asks for the cache line at this address, to be read soon; harmless at any address."""
+    call(builder, "llvm.prefetch.p0", ir.VoidType(), at(builder, base), I32(0), I32(2), I32(1))
+
+
+def switch(builder: Any, selector: Any, cases: dict[int, Callable[[], None]]) -> None:
+    """Emits all of `cases`, of which the one that `selector` names runs; another value runs none."""
+    done = builder.append_basic_block("done")
+    choice = builder.switch(selector, done)
+    for value, emit in cases.items():
+        block = builder.append_basic_block(f"case{value}")
+        choice.add_case(I64(value), block)
+        builder.position_at_end(block)
+        emit()
+        builder.branch(done)
+    builder.position_at_end(done)
+
+
 def _store(builder: Any, base: Any, value: Any) -> None:
     builder.store(value, at(builder, base), align=1)
 
@@ -301,12 +319,6 @@ def maximum(b: Any, x: Any, y: Any) -> Any:
     return _larger(b, x, y)
 
 
-@op(f_type, f_type)
-def absolute(b: Any, x: Any) -> Any:
-    """`|x|`."""
-    return call(b, "llvm.fabs.v16f32", VF, x)
-
-
 @op(i_type, i_type, i_type)
 def iadd(b: Any, x: Any, y: Any) -> Any:
     """`x + y`."""
@@ -357,6 +369,14 @@ def to_bf16(b: Any, x: Any) -> Any:
 def total(b: Any, x: Any) -> Any:
     """Sum of the lanes, by halving: one order, whatever the host."""
     return _fold(b, x, lambda p, q: b.fadd(p, q))
+
+
+@op(f32, f_type, f_type)
+def peak(b: Any, x: Any, y: Any) -> Any:
+    """The largest |lane| of two vectors; not a number where any is not one (as bits, those are larger than all numbers)."""
+    low, high = (b.and_(b.bitcast(v, VI), constant(VI, 0x7FFFFFFF)) for v in (x, y))
+    top = call(b, "llvm.umax.v16i32", VI, low, high)
+    return b.bitcast(call(b, "llvm.vector.reduce.umax.v16i32", I32, top), F32)
 
 
 @op(int64, i_type)
@@ -412,16 +432,16 @@ def exp(b: Any, x: Any) -> Any:
     return b.select(tiny, constant(VF, 0.0), b.fmul(y, b.bitcast(power, VF)))
 
 
-@op(void, address)
-def prefetch(b: Any, base: Any) -> None:
-    """Asks for the cache line at this address, to be read soon."""
-    call(b, "llvm.prefetch.p0", ir.VoidType(), at(b, base), I32(0), I32(3), I32(1))
-
-
 @op(int64, address, int64)
 def fetch_add(b: Any, base: Any, value: Any) -> Any:
     """Adds to an int64 shared between threads and returns what was there; orders all memory around it."""
     return b.atomic_rmw("add", at(b, base), value, "seq_cst")
+
+
+@op(int64, address, int64, int64)
+def swap_if(b: Any, base: Any, old: Any, new: Any) -> Any:
+    """Writes `new` where a shared int64 is `old`; returns what was there."""
+    return b.extract_value(b.cmpxchg(at(b, base), old, new, "seq_cst", "seq_cst"), 0)
 
 
 @op(int64, address)

@@ -37,7 +37,8 @@ def allocate(num_bytes: int) -> NDArray[np.uint8]:
     size = max(num_bytes, 1)
     if size < HUGE_PAGE:
         return np.frombuffer(mmap.mmap(-1, size), np.uint8, size)
-    region = mmap.mmap(-1, size + HUGE_PAGE)
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    region = mmap.mmap(-1, size + HUGE_PAGE, flags=private)
     start = -np.frombuffer(region, np.uint8).ctypes.data % HUGE_PAGE
     if hasattr(mmap, "MADV_HUGEPAGE"):
         region.madvise(mmap.MADV_HUGEPAGE)
@@ -83,7 +84,7 @@ class Team:
         self._workers = [
             threading.Thread(
                 target=self._enter,
-                args=(self._address, rank, threads, self._place(rank), 0, 0),
+                args=(self._address, rank, self._place(rank), 0, 0),
                 daemon=True,
                 name=f"team-{rank}",
             )
@@ -111,7 +112,6 @@ class Team:
             self._enter(
                 self._address,
                 0,
-                self.threads,
                 self._place(0),
                 int(program.ctypes.data),
                 len(program),
@@ -124,6 +124,6 @@ class Team:
                 return
             self._closed = True
             self._control[STOP : STOP + 8].view(np.int64)[0] = 1
-            self._enter(self._address, 0, self.threads, self._place(0), 0, 0)
+            self._enter(self._address, 0, self._place(0), 0, 0)
         for worker in self._workers:
             worker.join()

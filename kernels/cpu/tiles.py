@@ -36,6 +36,7 @@ from kernels.cpu.simd import (
     multiply_add,
     op,
     splat,
+    switch,
     void,
 )
 
@@ -45,57 +46,59 @@ Q8_BYTES, Q8_EXTRA = 512, 32
 HALVES = ir.VectorType(F16, LANES)
 
 
-def _tile(bits: int, rows: int) -> Any:
-    """An intrinsic `(weights, extra, records, groups, out)`: out float32 [rows, 16] = panel rows times 16 outputs.
-
-    `records` is the panel's first record, plus 32 * r and 4 * r applied by the caller to start at row r: not needed here, since
-    tiles start at row 0, and rows beyond the batch compute what nobody reads.
-    """
+def _emit(
+    b: Any, bits: int, rows: int, weights: Any, extra: Any, records: Any, groups: Any, out: Any
+) -> None:
+    """One tile: a loop over groups, with a register for each row's running sum."""
     size, extra_size = (Q4_BYTES, Q4_EXTRA) if bits == 4 else (Q8_BYTES, Q8_EXTRA)
+    sums = [cgutils.alloca_once_value(b, constant(VF, 0.0)) for _ in range(rows)]
+    with cgutils.for_range(b, groups) as loop:
+        quants, scales, record = (
+            at(b, b.add(base, b.mul(loop.index, I64(step))))
+            for base, step in ((weights, size), (extra, extra_size), (records, RECORD))
+        )
 
-    @op(void, address, address, address, int64, address)
-    def emit(b: Any, weights: Any, extra: Any, records: Any, groups: Any, out: Any) -> None:
-        sums = [cgutils.alloca_once_value(b, constant(VF, 0.0)) for _ in range(rows)]
-        with cgutils.for_range(b, groups) as loop:
-            quants, scales, record = (
-                at(b, b.add(base, b.mul(loop.index, I64(step))))
-                for base, step in ((weights, size), (extra, extra_size), (records, RECORD))
-            )
+        def load(base: Any, offset: int, kind: Any, align: int) -> Any:
+            return b.load(b.gep(base, [I64(offset)], source_etype=I8), typ=kind, align=align)
 
-            def load(base: Any, offset: int, kind: Any, align: int) -> Any:
-                return b.load(b.gep(base, [I64(offset)], source_etype=I8), typ=kind, align=align)
+        def lane(offset: int, kind: Any) -> Any:
+            return splat(b, load(record, offset, kind, 4))
 
-            def lane(offset: int, kind: Any) -> Any:
-                return splat(b, load(record, offset, kind, 4))
-
-            dots = [
-                constant(VI, 0) if bits == 4 else lane(OFFSETS + 4 * r, I32) for r in range(rows)
-            ]
-            for j in range(GROUP // 4):
-                if bits == 8:
-                    w = load(quants, 64 * j, VI, 64)
-                elif j % 2 == 0:
-                    packed = load(quants, 32 * j, VI, 64)
-                    w = b.and_(packed, constant(VI, 0x0F0F0F0F))
-                else:
-                    w = b.and_(b.lshr(packed, constant(VI, 4)), constant(VI, 0x0F0F0F0F))
-                for r in range(rows):
-                    dots[r] = dot4_u8s8(b, dots[r], w, lane(GROUP * r + 4 * j, I32))
-            scale = b.fpext(load(scales, 0, HALVES, 32), VF)
+        dots = [constant(VI, 0) if bits == 4 else lane(OFFSETS + 4 * r, I32) for r in range(rows)]
+        for j in range(GROUP // 4):
+            if bits == 8:
+                w = load(quants, 64 * j, VI, 64)
+            elif j % 2 == 0:
+                packed = load(quants, 32 * j, VI, 64)
+                w = b.and_(packed, constant(VI, 0x0F0F0F0F))
+            else:
+                w = b.and_(b.lshr(packed, constant(VI, 4)), constant(VI, 0x0F0F0F0F))
             for r in range(rows):
-                y = b.load(sums[r])
-                y = multiply_add(
-                    b, b.sitofp(dots[r], VF), b.fmul(scale, lane(SCALES + 4 * r, F32)), y
-                )
-                if bits == 4:
-                    minimum = b.fpext(load(scales, 32, HALVES, 32), VF)
-                    y = multiply_add(b, minimum, lane(SUMS + 4 * r, F32), y)
-                b.store(y, sums[r])
+                dots[r] = dot4_u8s8(b, dots[r], w, lane(GROUP * r + 4 * j, I32))
+        scale = b.fpext(load(scales, 0, HALVES, 32), VF)
         for r in range(rows):
-            b.store(b.load(sums[r]), at(b, out, 4 * TILE * r), align=4)
+            y = b.load(sums[r])
+            y = multiply_add(b, b.sitofp(dots[r], VF), b.fmul(scale, lane(SCALES + 4 * r, F32)), y)
+            if bits == 4:
+                minimum = b.fpext(load(scales, 32, HALVES, 32), VF)
+                y = multiply_add(b, minimum, lane(SUMS + 4 * r, F32), y)
+            b.store(y, sums[r])
+    for r in range(rows):
+        b.store(b.load(sums[r]), at(b, out, 4 * TILE * r), align=4)
 
-    return emit
 
+@op(void, int64, int64, address, address, address, int64, address)
+def product(
+    b: Any, bits: Any, rows: Any, weights: Any, extra: Any, records: Any, groups: Any, out: Any
+) -> None:
+    """Writes out float32 [rows, 16] = the first `rows` (1, 2, 4 or 8) rows of a panel times the 16 outputs of a weight of 4 or 8 `bits`.
 
-q4_rows1, q4_rows2, q4_rows4, q4_rows8 = (_tile(4, rows) for rows in (1, 2, 4, 8))
-q8_rows1, q8_rows2, q8_rows4, q8_rows8 = (_tile(8, rows) for rows in (1, 2, 4, 8))
+    `weights` and `extra` are a tile's, `records` a panel's first record.
+    """
+    operands = (weights, extra, records, groups, out)
+    cases = {
+        16 * kind + size: (lambda kind=kind, size=size: _emit(b, kind, size, *operands))
+        for kind in (4, 8)
+        for size in (1, 2, 4, 8)
+    }
+    switch(b, b.add(b.mul(bits, I64(16)), rows), cases)
