@@ -16,12 +16,9 @@ from numpy.typing import NDArray
 from engine.core.errors import ConfigError, ExecutorError
 from engine.core.plan import Plan
 from engine.executor import NewSequence, Sampled
-from engine.models import compiled
-from engine.models.attention import TorchAttention
-from engine.models.compiled import CompiledLlama
-from engine.models.llama import Llama
+from engine.models.build import build_decoder
+from engine.models.decoder import Decoder
 from engine.models.pool import DEFAULT_SHARE, pool_blocks
-from engine.models.rotary import Rotary
 from engine.models.step import Step, slot_mapping
 from engine.sampling import SamplingRows, sample
 from engine.weights.load import LoadedModel
@@ -80,20 +77,14 @@ class TorchRunner:
     """A decoder over a paged pool; implements `engine.executor.Executor`."""
 
     def __init__(
-        self,
-        model: Llama | CompiledLlama,
-        *,
-        num_blocks: int,
-        block_size: int,
-        max_context: int,
-        vocab_size: int,
+        self, model: Decoder, *, num_blocks: int, block_size: int, max_context: int, vocab_size: int
     ) -> None:
         """`num_blocks` and `block_size` are those of the pool that the model's attention owns."""
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.max_context = max_context
         self.vocab_size = vocab_size
-        self._model: Llama | CompiledLlama | None = model
+        self._model: Decoder | None = model
         self._rows = RowState()
 
     @torch.inference_mode()
@@ -122,8 +113,8 @@ class TorchRunner:
         return Sampled(tokens, tuple((int(i), "the model's output was not finite") for i in bad))
 
     def close(self) -> None:
-        """Lets go of weights and pool; later plans fail."""
-        if isinstance(self._model, CompiledLlama):
+        """Lets go of weights, pool and threads; later plans fail."""
+        if self._model is not None:
             self._model.close()
         self._model = None
         self._rows = RowState()
@@ -172,7 +163,7 @@ def build_runner(
         pool_share: share of the available memory, where neither of the above is given.
         max_context: most tokens of a sequence; None: what the model was trained for.
         max_batch: most sequences that run at once.
-        threads: of torch; None: leaves torch's own choice, the physical cores.
+        threads: that compute; None: one for each physical core.
 
     Raises:
         ConfigError: a setting is out of range, or the pool has no room for one block.
@@ -181,28 +172,21 @@ def build_runner(
     context = shape.max_context if max_context is None else max_context
     if not 1 <= context <= shape.max_context:
         raise ConfigError(f"max_context is {context}; {model.name} allows 1 to {shape.max_context}")
-    dtype = getattr(torch, model.dtype)
     if num_blocks is None:
         num_blocks = pool_blocks(
-            block_size * shape.kv_bytes_per_token(dtype.itemsize),
+            block_size * shape.kv_bytes_per_token(getattr(torch, model.dtype).itemsize),
             block_size,
             limit_bytes=pool_bytes,
             share=pool_share,
             most_tokens=max_batch * context,
         )
-    rotary = Rotary(shape, context, model.tensors.get("rope_factors"))
-    decoder: Llama | CompiledLlama
-    if model.dtype == "bfloat16" and compiled.refusal(model) is None:
-        torch.set_num_threads(1)
-        decoder = CompiledLlama(
-            model, rotary, num_blocks=num_blocks, block_size=block_size, threads=threads
-        )
-    else:
-        if threads is not None:
-            torch.set_num_threads(threads)
-        with torch.inference_mode():
-            attention = TorchAttention(shape, rotary, num_blocks, block_size, dtype)
-            decoder = Llama(shape, model.tensors, attention)
+    decoder = build_decoder(
+        model,
+        num_blocks=num_blocks,
+        block_size=block_size,
+        max_context=context,
+        threads=threads,
+    )
     return TorchRunner(
         decoder,
         num_blocks=num_blocks,

@@ -28,8 +28,7 @@ _LOW: Final = np.uint64(0xFFFFFFFF)
 _HALF: Final = np.uint64(32)
 _ROUNDS: Final = 10
 
-_HEAD: Final = 512
-"""How many of the largest logits are looked at first: nearly every top-p set ends before that."""
+_STRETCH: Final = 256
 
 
 class SamplingRows(Struct, frozen=True, eq=False):
@@ -52,12 +51,16 @@ def sample(logits: torch.Tensor, rows: SamplingRows, positions: I64) -> tuple[I3
     bad = np.flatnonzero(~np.isfinite(best.numpy()) | ~np.isfinite(logits.amin(-1).numpy()))
     drawn = (rows.temperature > 0) & (rows.top_k != 1)
     drawn[bad] = False
-    if drawn.any():
-        index = np.flatnonzero(drawn)
-        chosen = SamplingRows(
-            rows.temperature[index], rows.top_p[index], rows.top_k[index], rows.seed[index]
+    index = np.flatnonzero(drawn)
+    numbers = uniform(rows.seed[index], positions[index])
+    for i, number in zip(index.tolist(), numbers.tolist(), strict=True):
+        out[i] = _draw(
+            logits[i].numpy(),
+            float(rows.temperature[i]),
+            float(rows.top_p[i]),
+            int(rows.top_k[i]),
+            number,
         )
-        out[index] = _draw(logits[torch.from_numpy(index)], chosen, positions[index])
     out[bad] = 0
     return out, bad
 
@@ -85,55 +88,50 @@ def philox(keys: U64, counters: U64) -> U32:
     return np.stack([x0, x1, x2, x3], axis=1).astype(np.uint32)
 
 
-def _draw(logits: torch.Tensor, rows: SamplingRows, positions: I64) -> I64:
-    """Tokens of rows that are not greedy and whose logits are finite."""
-    scaled = logits.double()
-    scaled -= scaled.amax(-1, keepdim=True)
-    scaled /= torch.from_numpy(rows.temperature)[:, None]
-    floor = _floors(scaled, rows)
-    weights = scaled.exp_()
-    weights.masked_fill_(weights < floor.exp()[:, None], 0)
-    sums = weights.cumsum_(-1)
-    targets = torch.from_numpy(uniform(rows.seed, positions))[:, None] * sums[:, -1:]
-    return torch.searchsorted(sums, targets, right=True)[:, 0].numpy()
+def _draw(logits: F32, temperature: float, top_p: float, top_k: int, number: float) -> int:
+    """The token of one row [vocabulary] of finite logits for a uniform number."""
+    vocabulary, peak = len(logits), logits.max()
+    if 0 < top_k < vocabulary:
+        ids = np.flatnonzero(logits >= np.partition(logits, -top_k)[-top_k])
+        weights = np.exp((logits[ids].astype(np.float64) - peak) / temperature)
+        mass = weights.sum()
+    else:
+        every = _weights(logits, peak, temperature)
+        if top_p >= 1:
+            return _place(every, number)
+        # All weights below this together are less than the 1 - p that top-p may leave out, so it keeps none of them.
+        ids = np.flatnonzero(every > (1 - top_p) / (2 * vocabulary))
+        weights = every[ids].astype(np.float64)
+        mass = every.sum(dtype=np.float64)
+    if top_p < 1:
+        falling = np.sort(weights)[::-1]
+        last = min(np.searchsorted(falling.cumsum(), top_p * mass), len(falling) - 1)
+        keep = weights >= falling[last]
+        ids, weights = ids[keep], weights[keep]
+    sums = weights.cumsum()
+    return int(ids[np.searchsorted(sums, number * sums[-1], side="right")])
 
 
-def _floors(scaled: torch.Tensor, rows: SamplingRows) -> torch.Tensor:
-    """[n] the smallest scaled logit that each row's filters keep."""
-    n, vocabulary = scaled.shape
-    floors = torch.full((n,), -torch.inf, dtype=torch.float64)
-    top_k = np.where(rows.top_k > 0, np.minimum(rows.top_k, vocabulary), vocabulary)
-    filtered = np.flatnonzero((top_k < vocabulary) | (rows.top_p < 1))
-    for width in (min(_HEAD, vocabulary), vocabulary):
-        if not len(filtered):
-            break
-        index = torch.from_numpy(filtered)
-        limits, settled = _floors_within(
-            scaled[index], top_k[filtered], rows.top_p[filtered], width
-        )
-        floors[index] = torch.where(settled, limits, floors[index])
-        filtered = filtered[~settled.numpy()]
-    return floors
+def _weights(logits: F32, peak: np.float32, temperature: float) -> F32:
+    """Probabilities up to a factor: 1 for the largest logit."""
+    with np.errstate(over="ignore"):
+        scaled: F32 = (logits - peak) / np.float32(temperature)
+    np.exp(scaled, out=scaled)
+    return scaled
 
 
-def _floors_within(
-    scaled: torch.Tensor, top_k: NDArray[np.integer], top_p: F32, width: int
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """[n] floors found among each row's `width` largest logits, and [n] whether they are to be trusted."""
-    largest = scaled.topk(width).values
-    k = torch.from_numpy(top_k.astype(np.int64))
-    p = torch.from_numpy(top_p.astype(np.float64))
-    inside = k <= width
-    by_k = largest.gather(1, (k.clamp(max=width) - 1)[:, None])
-    bounded = k < scaled.shape[1]
-    weights = scaled.exp()
-    mass = torch.where(bounded, weights.masked_fill(scaled < by_k, 0).sum(-1), weights.sum(-1))
-    running = largest.exp().cumsum(-1)
-    reach = torch.searchsorted(running, (p * mass)[:, None])
-    found = (reach[:, 0] < width) & (p < 1)
-    by_p = largest.gather(1, reach.clamp(max=width - 1))
-    floors = torch.maximum(
-        torch.where(bounded, by_k[:, 0], -torch.inf), torch.where(found, by_p[:, 0], -torch.inf)
-    )
-    settled = (inside | ~bounded) & (found | (p >= 1)) if width < scaled.shape[1] else p == p
-    return floors, settled
+def _place(weights: F32, number: float) -> int:
+    """Where `number` of the whole mass falls: first among sums of stretches, then within one."""
+    sums = np.add.reduceat(weights, np.arange(0, len(weights), _STRETCH), dtype=np.float64).cumsum()
+    target = number * sums[-1]
+    stretch = int(np.searchsorted(sums, target, side="right"))
+    if stretch:
+        target -= sums[stretch - 1]
+    begin = stretch * _STRETCH
+    inner = weights[begin : begin + _STRETCH].cumsum(dtype=np.float64)
+    return begin + min(int(np.searchsorted(inner, target, side="right")), _last_positive(inner))
+
+
+def _last_positive(sums: F64) -> int:
+    """The last place that adds to the sums, so that rounding never picks a token of no probability."""
+    return int(np.searchsorted(sums, sums[-1]))

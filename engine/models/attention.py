@@ -40,7 +40,7 @@ class TorchAttention:
     """Gathers each row's blocks and calls torch's fused attention: simple, in any dtype, and slow for large batches.
 
     The pool is [layers, 2, blocks, KV heads, block_size, head_size], head-major within a block. Blocks hold whatever their
-    last owner left, even NaN; values at masked places are zeroed, because 0 x NaN is NaN.
+    last owner left, even NaN; what lies at masked places is zeroed, because a mask does not hide a NaN.
     """
 
     def __init__(
@@ -69,6 +69,7 @@ class TorchAttention:
         self._blocks = slots // self.block_size
         self._places = slots % self.block_size
         self._decode_tables, self._decode_mask = self._padded_decodes(step)
+        self._decode_unseen = ~self._decode_mask.transpose(2, 3)
         self._chunk_tables = [
             torch.from_numpy(step.tables[row, : -(-int(end) // self.block_size)].astype(np.int64))
             for row, end in zip(
@@ -115,9 +116,8 @@ class TorchAttention:
     def _decode(self, q: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
         """[n, heads, head size] of rows with one position each. Keys and values: one layer's pool."""
         n = len(q)
-        k = self._flat(keys[self._decode_tables])
-        v = self._flat(values[self._decode_tables])
-        v = v.masked_fill(~self._decode_mask.transpose(2, 3), 0)
+        k = self._flat(keys[self._decode_tables]).masked_fill_(self._decode_unseen, 0)
+        v = self._flat(values[self._decode_tables]).masked_fill_(self._decode_unseen, 0)
         groups = q.view(n, self._shape.num_kv_heads, -1, self._shape.head_size)
         out = fn.scaled_dot_product_attention(groups, k, v, attn_mask=self._decode_mask)
         return out.reshape(q.shape)

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from engine.models.rotary import Rotary
+from engine.models.shape import ModelShape
 from engine.models.step import Step
 from engine.weights.load import LoadedModel
 from kernels.cpu.decoder import Decoder, DecoderShape, Layer, scratch_bytes
@@ -24,8 +25,8 @@ _Q4_1_BYTES: Final = 20
 _Q8_0_BYTES: Final = 34
 
 
-def refusal(model: LoadedModel) -> str | None:
-    """Why `CompiledLlama` cannot run `model` here, or None where it can."""
+def refusal(model: LoadedModel, block_size: int) -> str | None:
+    """Why `CompiledLlama` cannot run `model` in frames of `block_size` here, or None where it can."""
     shape = model.shape
     if not HAS_VNNI:
         return "this CPU has no 8-bit dot products (AVX-512 VNNI)"
@@ -37,15 +38,24 @@ def refusal(model: LoadedModel) -> str | None:
         return f"{missing[0].split(':')[0]} is not in {missing[0].split(':')[1]}"
     if biases := sorted(name for name in model.tensors if name.endswith("_bias")):
         return f"{biases[0]} is a bias"
-    sizes = (
-        shape.hidden_size % 32,
-        shape.ffn_size % 32,
-        shape.vocab_size % 16,
-        shape.head_size % 16,
-    )
-    if any(sizes) or shape.head_size > 256:
+    if shape.hidden_size % 32 or shape.ffn_size % 32 or shape.vocab_size % 16:
         return "its sizes are not multiples of a vector"
+    try:
+        _pool_shape(shape, block_size, 1)
+    except ValueError as error:
+        return str(error)
     return None
+
+
+def _pool_shape(shape: ModelShape, block_size: int, num_blocks: int) -> PoolShape:
+    return PoolShape(
+        num_layers=shape.num_layers,
+        num_heads=shape.num_heads,
+        num_kv_heads=shape.num_kv_heads,
+        head_dim=shape.head_size,
+        block_size=block_size,
+        num_blocks=num_blocks,
+    )
 
 
 class CompiledLlama:
@@ -62,20 +72,12 @@ class CompiledLlama:
     ) -> None:
         """Packs the weights; `refusal(model)` must be None. `threads`: None is one for each physical core."""
         s = model.shape
-        pool = PoolShape(
-            num_layers=s.num_layers,
-            num_heads=s.num_heads,
-            num_kv_heads=s.num_kv_heads,
-            head_dim=s.head_size,
-            block_size=block_size,
-            num_blocks=num_blocks,
-        )
         shape = DecoderShape(
             vocab_size=s.vocab_size,
             hidden_size=s.hidden_size,
             ffn_size=s.ffn_size,
             norm_eps=s.norm_eps,
-            pool=pool,
+            pool=_pool_shape(s, block_size, num_blocks),
         )
 
         def blocks(name: str, size: int) -> NDArray[np.uint8]:

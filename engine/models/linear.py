@@ -17,12 +17,17 @@ _packed: Final[Callable[..., torch.Tensor]] = torch.ops.mkldnn._linear_pointwise
 _packed_with: Final[Callable[..., torch.Tensor]] = torch.ops.mkldnn._linear_pointwise.binary
 
 
+def bfloat16_is_fast() -> bool:
+    """Whether this CPU multiplies bfloat16 by instructions of its own, or at least by wide vectors."""
+    return _onednn() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
 class Linear:
-    """`x @ weight.T + bias`, plain, or in bfloat16 packed for oneDNN, which takes half the time at 8 rows."""
+    """`x @ weight.T + bias`. Packed for oneDNN where that can be, which takes half the time at 1 to 8 rows; else plain."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         """`weight`: [out, in] float32 or bfloat16; `bias`: [out] float32."""
-        self._packed = weight.dtype == torch.bfloat16 and torch._C._has_mkldnn
+        self._packed = _onednn() and (weight.dtype == torch.float32 or bfloat16_is_fast())
         self._weight = (
             torch.ops.mkldnn._reorder_linear_weight(weight, _PACK_FOR_ROWS)
             if self._packed
@@ -53,3 +58,7 @@ class Linear:
         if self._packed:
             return _packed_with(x, other, self._weight, self._bias, "add")
         return fn.linear(x, self._weight, self._bias).add_(other)
+
+
+def _onednn() -> bool:
+    return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]

@@ -39,6 +39,9 @@ class Llama:
         wanted = rms_norm(hidden[step.sampled], self._norm, self._eps)
         return self._head(wanted).float()
 
+    def close(self) -> None:
+        """Nothing here outlives the object."""
+
 
 class _Layer:
     """Attention, then feed-forward, each added to what came in."""

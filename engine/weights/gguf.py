@@ -41,7 +41,7 @@ SUPPORTED_TYPES = tuple(gguf.GGMLQuantizationType[kind] for kind in _KINDS)
 
 _KEPT_BLOCKS = ("Q4_1", "Q8_0")
 _MOST_ENTRIES = 1 << 22
-_BROKEN = (ValueError, KeyError, IndexError, OverflowError, TypeError, MemoryError)
+_BROKEN = (ValueError, KeyError, IndexError, ArithmeticError, TypeError, MemoryError)
 """What the reader raises when it walks over damaged bytes."""
 
 
@@ -94,6 +94,10 @@ class GgufSource:
             self.title = str(self._value("general.name", path.stem))
             self.shape = self._read_shape()
 
+    def called(self, name: str) -> str:
+        """The file's own name of a tensor."""
+        return name
+
     def size(self, name: str) -> tuple[int, ...]:
         """[rows, columns] or [elements] of a tensor."""
         return tuple(int(n) for n in reversed(self._tensors[name].shape))
@@ -101,7 +105,8 @@ class GgufSource:
     def read(self, name: str) -> NDArray[np.float32]:
         """The tensor as float32, dequantised where needed."""
         tensor = self._tensors[name]
-        values = gguf.dequantize(tensor.data, tensor.tensor_type)
+        with np.errstate(invalid="ignore", over="ignore"):
+            values = gguf.dequantize(tensor.data, tensor.tensor_type)
         return np.ascontiguousarray(values.reshape(self.size(name)), dtype=np.float32)
 
     def blocks(self, name: str) -> Blocks | None:

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 
 from engine.models.shape import ModelShape
 from engine.weights.convert import DtypeName, Meta
-from engine.weights.converted import ensure_converted
+from engine.weights.converted import ensure_converted, model_name
 from engine.weights.pull import default_model, pull_default
 from engine.weights.tokenizer_data import TokenizerData
 
@@ -20,7 +20,7 @@ class LoadedModel(Struct, frozen=True, eq=False):
     """A model in the engine's layout (see `convert.py`), its tensors mapped from the converted file."""
 
     name: str
-    """The file's stem; what clients call the model unless told otherwise."""
+    """The file's or folder's name; what clients call the model unless told otherwise."""
     title: str
     shape: ModelShape
     dtype: DtypeName
@@ -52,7 +52,7 @@ def load_model(
         tensors = load_file(ensure_converted(path, dtype, progress))
     meta = msgspec.msgpack.decode(tensors.pop("meta").numpy().data, type=Meta)
     return LoadedModel(
-        name=path.stem,
+        name=model_name(path),
         title=meta.title,
         shape=meta.shape,
         dtype=dtype,
