@@ -6,6 +6,7 @@ from engine.models import compiled
 from engine.models.attention import TorchAttention
 from engine.models.compiled import CompiledLlama
 from engine.models.decoder import Decoder
+from engine.models.dtype import default_dtype
 from engine.models.llama import Llama
 from engine.models.rotary import Rotary
 from engine.weights.load import LoadedModel
