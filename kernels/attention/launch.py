@@ -1,29 +1,21 @@
 """Runs the traversal on torch tensors: checks shapes, picks dtypes, launches. Knows one call; keeps no state between calls."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import triton.language as tl
 
+from kernels.attention.merge import merge_kernel
 from kernels.attention.rules import Rule
 from kernels.attention.schedule import Launch
-from kernels.attention.tiles import next_power_of_two
-from kernels.attention.traversal import attend_kernel, merge_kernel
+from kernels.attention.tiles import Tile
+from kernels.attention.traversal import attend_kernel
+from kernels.layout import BLOCK_SIZES, E4M3, KVCache, check_cache
 from kernels.mode import INTERPRETED
+from kernels.tile_sizes import next_power_of_two
 
 DOT_DTYPES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16, torch.float32: tl.float32}
-HEAD_DIMS = (64, 80, 96, 128, 256)
-BLOCK_SIZES = (8, 16, 32, 64, 128, 256)
-
-
-class KVCache(NamedTuple):
-    """One layer's pool. k, v: [num_blocks, kv_heads, block_size, head_dim], each block contiguous; scales: fp32 [kv_heads] for fp8."""
-
-    k: torch.Tensor
-    v: torch.Tensor
-    k_scale: torch.Tensor | None = None
-    v_scale: torch.Tensor | None = None
 
 
 class Batch(NamedTuple):
@@ -39,37 +31,63 @@ class Batch(NamedTuple):
 
 def kv_form(dtype: torch.dtype, capability: int) -> str:
     """How K and V are read: "same" where they hold numbers of the product's kind, "fp8" by the device's conversion, "bytes" by hand."""
-    if dtype != torch.float8_e4m3fn:
+    if dtype != E4M3:
         return "same"
     return "fp8" if capability >= 89 else "bytes"
 
 
-def check(q: torch.Tensor, out: torch.Tensor, kv: KVCache, paged: bool) -> None:
-    """Raises ValueError where the kernel would read wrongly: shapes, strides and dtypes that it does not take."""
-    _, heads, head_dim = q.shape
-    _, kv_heads, block_size, kv_dim = kv.k.shape
-    if head_dim not in HEAD_DIMS or kv_dim != head_dim:
-        raise ValueError(
-            f"head_dim must be one of {HEAD_DIMS} in q and KV, got {head_dim} and {kv_dim}"
-        )
-    if heads % kv_heads:
-        raise ValueError(f"{heads} query heads do not divide among {kv_heads} KV heads")
-    if paged and block_size not in BLOCK_SIZES:
-        raise ValueError(f"block_size must be one of {BLOCK_SIZES}, got {block_size}")
-    if q.dtype not in DOT_DTYPES:
-        raise ValueError(f"q must be fp16, bf16 or fp32, got {q.dtype}")
-    if kv.k.dtype not in (q.dtype, torch.float8_e4m3fn) or kv.v.dtype != kv.k.dtype:
-        raise ValueError(f"KV must be of q's dtype or e4m3, got {kv.k.dtype} and {kv.v.dtype}")
-    if kv.k.dtype == torch.float8_e4m3fn and (kv.k_scale is None or kv.v_scale is None):
-        raise ValueError("e4m3 KV needs k_scale and v_scale")
-    for name, x in (("q", q), ("out", out)):
-        if x.stride()[1:] != (head_dim, 1):
-            raise ValueError(
-                f"{name} must be contiguous in heads and head_dim, got strides {x.stride()}"
-            )
-    inner = (block_size * head_dim, head_dim, 1)
-    if kv.k.stride() != kv.v.stride() or kv.k.stride()[1:] != inner:
-        raise ValueError(f"each block of K and V must be contiguous, got strides {kv.k.stride()}")
+def constants(
+    rule: Rule,
+    tile: Tile,
+    *,
+    group: int,
+    head_dim: int,
+    block_size: int,
+    dtype: torch.dtype,
+    form: str,
+    split: bool,
+    paged: bool,
+) -> dict[str, Any]:
+    """The compile-time arguments and build options of `attend_kernel`.
+
+    fp32 is multiplied in three tensor-core products of its parts, about as exact as fp32 itself; heads of 256 would not leave
+    enough registers for the parts and are multiplied plainly.
+    """
+    parts = dtype == torch.float32 and head_dim <= 128 and not INTERPRETED
+    dot = tl.float32 if INTERPRETED and dtype == torch.bfloat16 else DOT_DTYPES[dtype]
+    return {
+        "SPAN": rule.span,
+        "SCORE": rule.score,
+        "START": rule.start,
+        "GROUP": group,
+        "HEAD_DIM": head_dim,
+        "DIM": next_power_of_two(head_dim),
+        "BLOCK_SIZE": block_size,
+        "M": tile.m,
+        "N": tile.n,
+        "PAGED": paged,
+        "SPLIT": split,
+        "KV_FORM": form,
+        "DOT": dot,
+        "PRECISION": "tf32x3" if parts else "ieee",
+        "num_warps": tile.warps,
+        "num_stages": tile.stages,
+        "enable_fp_fusion": True,
+    }
+
+
+def merge_constants(tile: Tile, group: int, head_dim: int, splits: int) -> dict[str, Any]:
+    """The compile-time arguments and build options of `merge_kernel`."""
+    return {
+        "GROUP": group,
+        "HEAD_DIM": head_dim,
+        "DIM": next_power_of_two(head_dim),
+        "M": tile.m,
+        "S": next_power_of_two(splits),
+        "num_warps": 4,
+        "num_stages": 1,
+        "enable_fp_fusion": True,
+    }
 
 
 def attend(
@@ -104,14 +122,21 @@ def attend(
     """
     if not launches:
         return
-    check(q, out, kv, paged)
     _, heads, head_dim = q.shape
+    check_cache(kv, q.dtype, head_dim)
     _, kv_heads, block_size, _ = kv.k.shape
+    if heads % kv_heads:
+        raise ValueError(f"{heads} query heads do not divide among {kv_heads} KV heads")
+    if paged and block_size not in BLOCK_SIZES:
+        raise ValueError(f"block_size must be one of {BLOCK_SIZES}, got {block_size}")
+    for name, x in (("q", q), ("out", out)):
+        if x.stride()[1:] != (head_dim, 1):
+            raise ValueError(
+                f"{name} must be contiguous in heads and head_dim, got strides {x.stride()}"
+            )
     group = heads // kv_heads
     form = kv_form(kv.k.dtype, capability)
     k, v = (kv.k.view(torch.uint8), kv.v.view(torch.uint8)) if form == "bytes" else (kv.k, kv.v)
-    dot = tl.float32 if INTERPRETED and q.dtype == torch.bfloat16 else DOT_DTYPES[q.dtype]
-    dim = next_power_of_two(head_dim)
     for launch in launches:
         tile, splits = launch.tile, launch.splits
         if group > tile.m:
@@ -129,14 +154,13 @@ def attend(
             kv.v_scale if kv.v_scale is not None else lse,
             table, index[0], index[1], batch.rows, batch.q_starts, batch.kv_lens, share,
             rule.args, scale, q.stride(0), out.stride(0), kv.k.stride(0), table.stride(0),
-            SPAN=rule.span, SCORE=rule.score, START=rule.start,
-            GROUP=group, HEAD_DIM=head_dim, DIM=dim, BLOCK_SIZE=block_size, M=tile.m, N=tile.n,
-            PAGED=paged, SPLIT=splits > 1, KV_FORM=form, DOT=dot,
-            PRECISION="tf32x3" if dot == tl.float32 and not INTERPRETED else "ieee",
-            num_warps=tile.warps, num_stages=tile.stages,
+            **constants(
+                rule, tile, group=group, head_dim=head_dim, block_size=block_size, dtype=q.dtype,
+                form=form, split=splits > 1, paged=paged,
+            ),
         )  # fmt: skip
         if splits > 1:
             merge_kernel[(len(launch.tile_seqs), kv_heads, tile.m // group * group)](
                 out, target, lse, index[0], index[1], batch.q_starts, out.stride(0), splits,
-                GROUP=group, HEAD_DIM=head_dim, DIM=dim, M=tile.m, S=next_power_of_two(splits),
+                **merge_constants(tile, group, head_dim, splits),
             )  # fmt: skip

@@ -18,7 +18,7 @@ LOG2E = tl.constexpr(1.4426950408889634)
 @triton.jit
 def load_kv(pointers, mask, dtype: tl.constexpr, KV_FORM: tl.constexpr):
     """A tile of K or V in the dtype of the product; masked elements are 0. KV_FORM: "same", "fp8" or "bytes" (fp8 by hand)."""
-    raw = tl.load(pointers, mask=mask, other=0.0)
+    raw = tl.load(pointers, mask=mask, other=0.0)  # wide
     value = decode_e4m3(raw) if KV_FORM == "bytes" else raw
     return value.to(dtype)
 
@@ -149,7 +149,11 @@ def attend_kernel(
         alpha = tl.exp2(m * LOG2E - safe_m)
         total = total * alpha + tl.sum(p, 1)
         m = new_m
-        v = load_kv(v_ptr + offsets, live, DOT, KV_FORM)
+        if KV_FORM == "same":
+            v = load_kv(v_ptr + offsets, live, DOT, KV_FORM)
+        else:
+            # the transposed read keeps the pipeline's copies 16 bytes wide; read straight they are 8
+            v = tl.trans(load_kv(v_ptr + tl.trans(offsets), tl.trans(live), DOT, KV_FORM))
         acc = acc * alpha[:, None] + tl.dot(p.to(DOT), v, input_precision=PRECISION)
 
     inverse = tl.where(total > 0.0, 1.0 / tl.where(total > 0.0, total, 1.0), 0.0)
@@ -169,48 +173,3 @@ def attend_kernel(
         o_ptrs = out_ptr + place[:, None] + d[None, :]
         o_live = r_live[:, None] & d_live[None, :]
         tl.store(o_ptrs, acc.to(out_ptr.dtype.element_ty), mask=o_live)
-
-
-@triton.jit
-def merge_kernel(
-    out_ptr,  # [num_tokens, heads, HEAD_DIM], heads and HEAD_DIM contiguous
-    partial_ptr,  # fp32 [tiles, kv_heads, splits, M, HEAD_DIM]
-    lse_ptr,  # fp32 [tiles, kv_heads, splits, M]
-    tile_seq_ptr,  # as in attend_kernel
-    tile_token_ptr,
-    q_start_ptr,
-    out_stride,
-    splits,
-    GROUP: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    DIM: tl.constexpr,
-    M: tl.constexpr,
-    S: tl.constexpr,  # power of two, splits or more
-):
-    """Joins the shares of one row of a tile: their mean weighted by exp(lse). A share of -inf has no values and is not read."""
-    tile = tl.program_id(0)
-    kv_head = tl.program_id(1)
-    r = tl.program_id(2)
-    seq = tl.load(tile_seq_ptr + tile)
-    if seq < 0:
-        return
-    token = tl.load(tile_token_ptr + tile) + r // GROUP
-    q_start = tl.load(q_start_ptr + seq)
-    if q_start + token >= tl.load(q_start_ptr + seq + 1):
-        return
-    s = tl.arange(0, S)
-    d = tl.arange(0, DIM)
-    place = ((tile * tl.num_programs(1) + kv_head).to(tl.int64) * splits + s) * M + r
-    lse = tl.load(lse_ptr + place, mask=s < splits, other=float("-inf"))
-    top = tl.max(lse, 0)
-    weight = tl.exp2((lse - tl.where(top > float("-inf"), top, 0.0)) * LOG2E)
-    total = tl.sum(weight, 0)
-    part = tl.load(
-        partial_ptr + place[:, None] * HEAD_DIM + d[None, :],
-        mask=(lse > float("-inf"))[:, None] & (d < HEAD_DIM)[None, :],
-        other=0.0,
-    )
-    mixed = tl.sum(part * weight[:, None], 0) / tl.where(total > 0.0, total, 1.0)
-    head = kv_head * GROUP + r % GROUP
-    o_ptrs = out_ptr + (q_start + token).to(tl.int64) * out_stride + head * HEAD_DIM + d
-    tl.store(o_ptrs, mixed.to(out_ptr.dtype.element_ty), mask=d < HEAD_DIM)

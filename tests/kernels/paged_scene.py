@@ -6,13 +6,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from kernels.attention.launch import Batch, KVCache, attend
+from kernels.attention.launch import Batch, attend
 from kernels.attention.rules import Rule
 from kernels.attention.schedule import schedule
 from kernels.attention.tiles import Tile
+from kernels.layout import KVCache
+from tests.kernels.device import DEVICE, ints
 from tests.reference.paged_attention import Score, Sequences, attention
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 SMALL, LARGE = Tile(16, 32, 4, 2), Tile(32, 32, 4, 2)
 
 
@@ -101,12 +102,7 @@ def run(
             for x in launches
         )
     starts = np.concatenate([[0], np.cumsum(q_lens)]).astype(np.int32)
-    batch = Batch(
-        *(
-            torch.tensor(np.array(x, np.int32), device=DEVICE)
-            for x in (scene.batch.rows, starts, kv_lens)
-        )
-    )
+    batch = Batch(ints(scene.batch.rows), ints(starts), ints(kv_lens))
     out = torch.full_like(q, float("nan"))
     scales = () if scene.scales is None else tuple(x.to(DEVICE) for x in scene.scales)
     attend(
