@@ -28,12 +28,24 @@ FP16, BF16, FP32 = torch.float16, torch.bfloat16, torch.float32
 
 
 class Build(NamedTuple):
-    """One compilation. `signature`: argument to Triton type, run-time arguments only, in order; pointers and strides are 16-aligned."""
+    """One compilation.
+
+    signature: argument to Triton type, run-time arguments only, in order; constants: compile-time arguments and build options;
+    aligned: arguments that are multiples of 16 (addresses in bytes, numbers as they are), as launches on whole tensors find them.
+    """
 
     name: str
     kernel: Any
     signature: dict[str, Any]
     constants: dict[str, Any]
+    aligned: tuple[str, ...]
+
+
+def build(name: str, kernel: Any, signature: dict[str, Any], constants: dict[str, Any]) -> Build:
+    """A build in which pointers, strides and row lengths are aligned."""
+    names = ("words", "vocab")
+    aligned = tuple(x for x in signature if x.endswith(("_ptr", "_stride")) or x in names)
+    return Build(name, kernel, signature, constants, aligned)
 
 
 def pointer(dtype: torch.dtype) -> str:
@@ -92,7 +104,7 @@ def attend(
     )  # fmt: skip
     layout = f"b{block_size}" if paged else "contiguous"
     name = f"{use}-{rule_name}-{NAMES[dtype]}-{NAMES[kv]}-d{head_dim}-{layout}-g{group}"
-    return Build(name, attend_kernel, signature, constants)
+    return build(name, attend_kernel, signature, constants)
 
 
 def merge(head_dim: int, dtype: torch.dtype, capability: int) -> Build:
@@ -104,7 +116,7 @@ def merge(head_dim: int, dtype: torch.dtype, capability: int) -> Build:
         "out_stride": "i32", "splits": "i32",
     }  # fmt: skip
     constants = launch.merge_constants(tile, 4, head_dim, 32)
-    return Build(f"merge-{NAMES[dtype]}-d{head_dim}", merge_kernel, signature, constants)
+    return build(f"merge-{NAMES[dtype]}-d{head_dim}", merge_kernel, signature, constants)
 
 
 def write_cache(head_dim: int, dtype: torch.dtype, fp8: bool) -> Build:
@@ -118,7 +130,7 @@ def write_cache(head_dim: int, dtype: torch.dtype, fp8: bool) -> Build:
     }  # fmt: skip
     constants = write.write_constants(32, head_dim, 16, dtype, fp8)
     name = f"write-{NAMES[dtype]}-{'e4m3' if fp8 else NAMES[dtype]}-d{head_dim}"
-    return Build(name, write.write_kernel, signature, constants)
+    return build(name, write.write_kernel, signature, constants)
 
 
 def move(name: str, dst_ids: bool, src_ids: bool) -> Build:
@@ -127,13 +139,13 @@ def move(name: str, dst_ids: bool, src_ids: bool) -> Build:
         "dst_ptr": "*i32", "src_ptr": "*i32", "dst_id_ptr": "*i32", "src_id_ptr": "*i32",
         "words": "i32", "dst_plane_stride": "i64", "src_plane_stride": "i64",
     }  # fmt: skip
-    return Build(name, blocks.move_kernel, signature, blocks.move_constants(dst_ids, src_ids))
+    return build(name, blocks.move_kernel, signature, blocks.move_constants(dst_ids, src_ids))
 
 
 def table_delta() -> Build:
     """The build of the block-table update."""
     signature = {"table_ptr": "*i32", "delta_ptr": "*i32", "num": "i32", "table_stride": "i32"}
-    return Build("table-delta", table.delta_kernel, signature, dict(table.DELTA_CONSTANTS))
+    return build("table-delta", table.delta_kernel, signature, dict(table.DELTA_CONSTANTS))
 
 
 def sampling() -> list[Build]:
@@ -156,9 +168,9 @@ def sampling() -> list[Build]:
         "logits_stride": "i32",
     }  # fmt: skip
     return [
-        Build("sample-adjust", draw.adjust_kernel, adjust, draw.adjust_constants(draw.CHUNK)),
-        Build("sample-weigh", draw.weigh_kernel, weigh, draw.weigh_constants(draw.CHUNK, chunks)),
-        Build("sample-draw", draw.draw_kernel, drawing, draw.draw_constants(draw.CHUNK, chunks)),
+        build("sample-adjust", draw.adjust_kernel, adjust, draw.adjust_constants(draw.CHUNK)),
+        build("sample-weigh", draw.weigh_kernel, weigh, draw.weigh_constants(draw.CHUNK, chunks)),
+        build("sample-draw", draw.draw_kernel, drawing, draw.draw_constants(draw.CHUNK, chunks)),
     ]
 
 

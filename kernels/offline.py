@@ -30,11 +30,7 @@ def compile_build(build: Build, arch: int) -> bytes:
     """The cubin of `build` for sm_`arch`, with the assumptions that launches with aligned tensors make."""
     constants = {k: v for k, v in build.constants.items() if k not in OPTIONS}
     aligned = [["tt.divisibility", 16]]
-    attributes = {
-        (i,): aligned
-        for i, name in enumerate(build.signature)
-        if name.endswith(("_ptr", "_stride")) or name in ("words", "vocab")
-    }
+    attributes = {(i,): aligned for i, name in enumerate(build.signature) if name in build.aligned}
     source = ASTSource(
         build.kernel,
         {**build.signature, **dict.fromkeys(constants, "constexpr")},

@@ -94,8 +94,10 @@ def alibi(slopes: torch.Tensor) -> Rule:
 
 @triton.jit
 def soft_cap_score(s, q_pos, k_pos, head, seq, args):
-    # cap * tanh(s / cap), by exp: 1 - 2 / (e^2x + 1) is right at both infinities
-    capped = args[0] - 2.0 * args[0] / (tl.exp(s * (2.0 / args[0])) + 1.0)
+    # cap * tanh(s / cap) by an exponential that cannot overflow
+    e = tl.exp(tl.abs(s) * (-2.0 / args[0]))
+    squeezed = args[0] * (1.0 - e) / (1.0 + e)
+    capped = tl.where(s < 0, -squeezed, squeezed)
     return tl.where(k_pos <= q_pos, capped, float("-inf"))
 
 

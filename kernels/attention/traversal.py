@@ -60,7 +60,15 @@ def attend_kernel(
     DOT: tl.constexpr,  # dtype of the products' operands
     PRECISION: tl.constexpr,
 ):
-    """Attention of one tile of query rows over its keys, or over one share of them."""
+    """Attention of one tile of query rows over its keys, or over one share of them.
+
+    Traffic of one program in bytes, for `rows` live rows and `keys` keys, looked up by `entries` table entries (one a tile of
+    keys where BLOCK_SIZE >= N, otherwise one a key, each read from memory once; none in the contiguous build); `q`, `kv` and
+    `out` are the bytes of an element, SPLIT and FP8 0 or 1. What a rule loads for itself comes on top.
+
+        loads: 24 + 4 * SPLIT + 8 * FP8 + rows * HEAD_DIM * q + 2 * keys * HEAD_DIM * kv + 4 * entries
+        stores: rows * (HEAD_DIM * out + 4 * SPLIT)
+    """
     tile = tl.program_id(0)
     kv_head = tl.program_id(1)
     split = tl.program_id(2)

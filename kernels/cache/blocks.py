@@ -27,7 +27,13 @@ def move_kernel(
     SRC_IDS: tl.constexpr,
     W: tl.constexpr,
 ):
-    """Moves W words of one block of one plane; an id of -1 moves nothing."""
+    """Moves W words of one block of one plane; an id of -1 moves nothing.
+
+    Traffic of all programs of one move and plane together in bytes:
+
+        loads: 4 * words + 4 * (DST_IDS + SRC_IDS) * programs
+        stores: 4 * words
+    """
     move = tl.program_id(0)
     plane = tl.program_id(1).to(tl.int64)
     word = tl.program_id(2) * W + tl.arange(0, W)

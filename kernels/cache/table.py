@@ -18,7 +18,13 @@ def delta_kernel(
     table_stride,
     E: tl.constexpr,
 ):
-    """Writes E entries."""
+    """Writes E entries.
+
+    Traffic of all programs together in bytes, whatever the table's size:
+
+        loads: 12 * num
+        stores: 4 * num
+    """
     i = tl.program_id(0) * E + tl.arange(0, E)
     live = i < num
     row = tl.load(delta_ptr + i, mask=live, other=0)

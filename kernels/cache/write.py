@@ -42,7 +42,14 @@ def write_kernel(
     T: tl.constexpr,
     FP8: tl.constexpr,
 ):
-    """Rotates T tokens of one query head, or rotates and writes T tokens of one KV head."""
+    """Rotates T tokens of one query head, or rotates and writes T tokens of one KV head.
+
+    Traffic of all programs together in bytes, for `tokens` tokens of which `placed` have a slot; `e` and `kv` are the bytes of an
+    element, FP8 is 0 or 1. (The rotation is read for each head: the multiprocessor's cache serves all but the first.)
+
+        loads: (HEADS + kv_heads) * tokens * (4 + 4 * HEAD_DIM) + HEADS * tokens * HEAD_DIM * e + kv_heads * (4 * tokens + 2 * placed * HEAD_DIM * e + 8 * FP8 * programs)
+        stores: HEADS * tokens * HEAD_DIM * e + 2 * kv_heads * placed * HEAD_DIM * kv
+    """
     token = tl.program_id(0) * T + tl.arange(0, T)
     head = tl.program_id(1)
     d = tl.arange(0, HALF)[None, :]

@@ -90,7 +90,13 @@ def adjust_kernel(
     logits_stride,
     C: tl.constexpr,
 ):
-    """Adds bias and penalties to C logits of one row (steps 1 to 3), and leaves what the other kernels need of them."""
+    """Adds bias and penalties to C logits of one row (steps 1 to 3), and leaves what the other kernels need of them.
+
+    Traffic of a row's programs together in bytes, `e` those of a logit; PENALISED is 0 or 1:
+
+        loads: vocab * e + 12 * chunks + 8 * biases * chunks + PENALISED * (4 * vocab + 12 * chunks)
+        stores: 4 * vocab + 20 * chunks
+    """
     row = tl.program_id(0)
     chunk = tl.program_id(1)
     chunks = tl.num_programs(1)
@@ -137,7 +143,13 @@ def weigh_kernel(
     C: tl.constexpr,
     CHUNKS: tl.constexpr,  # power of two, chunks or more
 ):
-    """Weighs C tokens of one row, the most probable as 1. Greedy rows are left alone."""
+    """Weighs C tokens of one row, the most probable as 1. Greedy rows are left alone.
+
+    Traffic of a row's programs together in bytes:
+
+        loads: 4 * vocab + 4 * chunks + 4 * chunks * chunks
+        stores: 8 * vocab
+    """
     row = tl.program_id(0)
     chunk = tl.program_id(1)
     chunks = tl.num_programs(1)
@@ -179,7 +191,14 @@ def draw_kernel(
     C: tl.constexpr,
     CHUNKS: tl.constexpr,
 ):
-    """Filters and draws one row (steps 4 to 7). Without top-k and top-p it reads the row's weights once, else once more a bisection."""
+    """Filters and draws one row (steps 4 to 7).
+
+    Traffic of one program in bytes, without top-k and top-p; `piece` is the tokens in the drawn token's chunk. Each pass of a
+    filter's bisection (about 20) reads 4 * vocab for top-k, 12 * vocab for top-p; top-p takes one pass more for the mass.
+
+        loads: 12 * vocab + 12 * piece + 20 * chunks - 4 * (chunks - best) + 32 + e
+        stores: 12
+    """
     row = tl.program_id(0)
     wide = row.to(tl.int64)
     c = tl.arange(0, CHUNKS)

@@ -105,3 +105,42 @@ def test_rows_that_see_no_key_are_zero():
         got = run(scene, window, force_share=share)
         assert_close(got, expected(scene, future_only))
         assert (got[-1] == 0).all()
+
+
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_e4m3_keys_and_values_are_read_with_their_heads_scales(dtype, capability):
+    scene = make_scene([(1, 70), (9, 33)], dtype=dtype, fp8=True)
+    check_causal(scene, capability=capability, force_share=2)
+
+
+def test_the_contiguous_build_gives_the_paged_builds_bits():
+    paged = make_scene([(1, 70), (9, 33), (1, 16)])
+    rows, capacity = paged.table.shape[0], 96
+    shape = (rows, paged.k.shape[1], capacity, paged.k.shape[3])
+    k, v = torch.full(shape, float("nan")), torch.full(shape, float("nan"))
+    for row, kv_len in zip(paged.batch.rows, paged.batch.kv_lens, strict=True):
+        position = torch.arange(kv_len)
+        block, offset = paged.table[row, position // 16].long(), position % 16
+        k[row, :, :kv_len] = paged.k[block, :, offset].transpose(0, 1)
+        v[row, :, :kv_len] = paged.v[block, :, offset].transpose(0, 1)
+    contiguous = paged._replace(k=k, v=v)
+    for share in (None, 1):
+        want = run(paged, rules.causal(), force_share=share)
+        assert torch.equal(run(contiguous, rules.causal(), force_share=share, paged=False), want)
+
+
+def test_shapes_that_the_kernel_would_misread_are_refused():
+    scene = make_scene([(1, 8)])
+    k = scene.k
+    with pytest.raises(ValueError, match="head_dim must be one of"):
+        run(scene._replace(q=torch.zeros(1, 6, 72), k=k[..., :72], v=k[..., :72]), rules.causal())
+    wide = torch.zeros(*k.shape[:3], 128)[..., ::2]
+    with pytest.raises(ValueError, match="each block of K and V must be contiguous"):
+        run(scene._replace(k=wide, v=wide), rules.causal())
+    with pytest.raises(ValueError, match=r"must be torch\.float32 or e4m3"):
+        run(scene._replace(k=k.half(), v=k.half()), rules.causal())
+    with pytest.raises(ValueError, match="block_size must be one of"):
+        run(
+            scene._replace(k=k[:, :, :12].contiguous(), v=k[:, :, :12].contiguous()), rules.causal()
+        )
