@@ -1,0 +1,208 @@
+"""Runs plans on a model: block tables and token rows in, sampled tokens out. Knows plans, rows and tensors; knows no queue,
+no client, no clock.
+
+Each row keeps its tokens (prompt, then what was sampled for it here), so that plan n + 1 can run before anyone has seen what
+plan n sampled. A row whose later results the core discards is rewound by its next plan's `starts`: the same positions are
+computed again and the same counter-based draws fall.
+"""
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from engine.core.errors import ConfigError, ExecutorError
+from engine.core.plan import Plan
+from engine.executor import NewSequence, Sampled
+from engine.models.build import build_decoder
+from engine.models.decoder import Decoder
+from engine.models.pool import DEFAULT_SHARE, pool_blocks
+from engine.models.step import Step, slot_mapping
+from engine.sampling import SamplingRows, sample
+from engine.weights.load import LoadedModel
+
+I32 = NDArray[np.int32]
+T = TypeVar("T", bound=np.generic)
+
+
+class RowState:
+    """Arrays by row: block tables, token ids, sampling parameters. They grow as rows and sequences do.
+
+    Invariant: `tokens[row, :known]` are the row's prompt and samples up to its last plan; what lies after is stale.
+    """
+
+    def __init__(self) -> None:
+        self.tables: I32 = np.zeros((8, 16), np.int32)
+        self.tokens: I32 = np.zeros((8, 256), np.int32)
+        self.temperature: NDArray[np.float32] = np.zeros(8, np.float32)
+        self.top_p: NDArray[np.float32] = np.zeros(8, np.float32)
+        self.top_k: I32 = np.zeros(8, np.int32)
+        self.seed: NDArray[np.uint64] = np.zeros(8, np.uint64)
+
+    def take_in(self, sequence: NewSequence) -> None:
+        """Gives the sequence its row, whatever was there before."""
+        row, prompt, params = sequence.row, sequence.prompt, sequence.sampling
+        self.reserve(row + 1, len(prompt) + 1)
+        self.tokens[row, : len(prompt)] = prompt
+        self.temperature[row] = params.temperature
+        self.top_p[row] = params.top_p
+        self.top_k[row] = params.top_k
+        self.seed[row] = params.seed & 0xFFFFFFFFFFFFFFFF
+
+    def apply(self, rows: I32, columns: I32, blocks: I32) -> None:
+        """Changes block-table entries."""
+        if len(rows):
+            self.tables = _grown(self.tables, int(rows.max()) + 1, int(columns.max()) + 1)
+            self.tables[rows, columns] = blocks
+
+    def reserve(self, rows: int, length: int) -> None:
+        """Makes room for `rows` rows of `length` tokens."""
+        self.tokens = _grown(self.tokens, rows, length)
+        if rows > len(self.seed):
+            self.temperature = _grown(self.temperature, rows)
+            self.top_p = _grown(self.top_p, rows)
+            self.top_k = _grown(self.top_k, rows)
+            self.seed = _grown(self.seed, rows)
+
+    def sampling(self, rows: I32) -> SamplingRows:
+        """Parameters of `rows`."""
+        return SamplingRows(
+            self.temperature[rows], self.top_p[rows], self.top_k[rows], self.seed[rows]
+        )
+
+
+class TorchRunner:
+    """A decoder over a paged pool; implements `engine.executor.Executor`."""
+
+    def __init__(
+        self, model: Decoder, *, num_blocks: int, block_size: int, max_context: int, vocab_size: int
+    ) -> None:
+        """`num_blocks` and `block_size` are those of the pool that the model's attention owns."""
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.max_context = max_context
+        self.vocab_size = vocab_size
+        self._model: Decoder | None = model
+        self._rows = RowState()
+
+    @torch.inference_mode()
+    def execute(self, plan: Plan, new: Sequence[NewSequence]) -> Sampled:
+        """Takes in `new`, applies the plan's table deltas, computes its positions, samples.
+
+        Raises:
+            ExecutorError: torch failed, or the runner is closed; state of the named rows is unknown.
+        """
+        if self._model is None:
+            raise ExecutorError("the model runner is closed")
+        for sequence in new:
+            self._rows.take_in(sequence)
+        self._rows.apply(plan.delta_rows, plan.delta_cols, plan.delta_blocks)
+        try:
+            logits = self._model.forward(self._step(plan))
+            rows = plan.rows[plan.samples]
+            positions = (plan.starts + plan.counts)[plan.samples].astype(np.int64)
+            tokens, bad = sample(logits, self._rows.sampling(rows), positions)
+        except RuntimeError as error:
+            raise ExecutorError(f"step {plan.step} failed in the model: {error}") from error
+        if len(rows):
+            self._rows.reserve(int(rows.max()) + 1, int(positions.max()) + 1)
+            self._rows.tokens[rows, positions] = tokens
+        tokens.setflags(write=False)
+        return Sampled(tokens, tuple((int(i), "the model's output was not finite") for i in bad))
+
+    def close(self) -> None:
+        """Lets go of weights, pool and threads; later plans fail."""
+        if self._model is not None:
+            self._model.close()
+        self._model = None
+        self._rows = RowState()
+
+    def _step(self, plan: Plan) -> Step:
+        """The plan's positions, flattened."""
+        counts = plan.counts.astype(np.int64)
+        ends = counts.cumsum()
+        offsets = ends - counts
+        row_of = np.repeat(plan.rows, counts)
+        positions = np.arange(ends[-1]) + np.repeat(plan.starts - offsets, counts)
+        state = self._rows
+        return Step(
+            ids=torch.from_numpy(state.tokens[row_of, positions].astype(np.int64)),
+            positions=positions,
+            slots=slot_mapping(state.tables, row_of, positions, self.block_size),
+            rows=plan.rows,
+            starts=plan.starts,
+            counts=plan.counts,
+            offsets=offsets,
+            num_decodes=plan.num_decodes,
+            tables=state.tables,
+            sampled=torch.from_numpy((ends - 1)[plan.samples]),
+        )
+
+
+def build_runner(
+    model: LoadedModel,
+    *,
+    num_blocks: int | None = None,
+    block_size: int = 16,
+    pool_bytes: int | None = None,
+    pool_share: float = DEFAULT_SHARE,
+    max_context: int | None = None,
+    max_batch: int = 256,
+    threads: int | None = None,
+) -> TorchRunner:
+    """A runner for `model` with its own pool.
+
+    Args:
+        model: as loaded; its matrices are packed anew where that is faster, so the caller may drop it.
+        num_blocks: frames of the pool; None: as many as `pool_bytes`, or `pool_share` of the available memory, holds,
+            up to what `max_batch` sequences of `max_context` can use.
+        block_size: token positions of a frame.
+        pool_bytes: bytes of keys and values.
+        pool_share: share of the available memory, where neither of the above is given.
+        max_context: most tokens of a sequence; None: what the model was trained for.
+        max_batch: most sequences that run at once.
+        threads: that compute; None: one for each physical core.
+
+    Raises:
+        ConfigError: a setting is out of range, or the pool has no room for one block.
+    """
+    shape = model.shape
+    context = shape.max_context if max_context is None else max_context
+    if not 1 <= context <= shape.max_context:
+        raise ConfigError(f"max_context is {context}; {model.name} allows 1 to {shape.max_context}")
+    if num_blocks is None:
+        num_blocks = pool_blocks(
+            block_size * shape.kv_bytes_per_token(getattr(torch, model.dtype).itemsize),
+            block_size,
+            limit_bytes=pool_bytes,
+            share=pool_share,
+            most_tokens=max_batch * context,
+        )
+    decoder = build_decoder(
+        model,
+        num_blocks=num_blocks,
+        block_size=block_size,
+        max_context=context,
+        threads=threads,
+    )
+    return TorchRunner(
+        decoder,
+        num_blocks=num_blocks,
+        block_size=block_size,
+        max_context=context,
+        vocab_size=shape.vocab_size,
+    )
+
+
+def _grown(array: NDArray[T], *needed: int) -> NDArray[T]:
+    """`array` or a larger copy: each dimension that is too small at least doubles."""
+    if all(n <= have for n, have in zip(needed, array.shape, strict=True)):
+        return array
+    shape = tuple(
+        have if n <= have else max(n, 2 * have) for n, have in zip(needed, array.shape, strict=True)
+    )
+    larger = np.zeros(shape, array.dtype)
+    larger[tuple(slice(have) for have in array.shape)] = array
+    return larger

@@ -1,0 +1,63 @@
+"""Loads a model by way of its converted copy, which is made on first sight. Knows files and caches; knows no arithmetic."""
+
+from pathlib import Path
+
+import msgspec
+import torch
+from msgspec import Struct
+from rich.progress import Progress
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from engine.models.shape import ModelShape
+from engine.weights.convert import DtypeName, Meta
+from engine.weights.converted import ensure_converted
+from engine.weights.pull import default_model, pull_default
+from engine.weights.tokenizer_data import TokenizerData
+
+
+class LoadedModel(Struct, frozen=True, eq=False):
+    """A model in the engine's layout (see `convert.py`), its tensors mapped from the converted file."""
+
+    name: str
+    """The file's stem; what clients call the model unless told otherwise."""
+    title: str
+    shape: ModelShape
+    dtype: DtypeName
+    tensors: dict[str, torch.Tensor]
+    """Values by name; mapped read-only pages of the file, so do not write to them."""
+    blocks: dict[str, torch.Tensor]
+    """Raw quantised rows, `NAME:KIND` to [rows, bytes] uint8."""
+    tokenizer: TokenizerData
+    ignored: tuple[str, ...]
+    """Tensors of the checkpoint that are not used."""
+
+
+def load_model(
+    path: Path | None, dtype: DtypeName = "bfloat16", progress: Progress | None = None
+) -> LoadedModel:
+    """The model at `path`, or the default model, which is fetched where it is not there yet.
+
+    Raises:
+        WeightsError: the file is missing, damaged or of an unsupported kind, it cannot be fetched, or its converted
+            copy cannot be written.
+    """
+    if path is None:
+        path = default_model() or pull_default(progress)
+    converted = ensure_converted(path, dtype, progress)
+    try:
+        tensors = load_file(converted)
+    except (OSError, SafetensorError):
+        converted.unlink(missing_ok=True)
+        tensors = load_file(ensure_converted(path, dtype, progress))
+    meta = msgspec.msgpack.decode(tensors.pop("meta").numpy().data, type=Meta)
+    return LoadedModel(
+        name=path.stem,
+        title=meta.title,
+        shape=meta.shape,
+        dtype=dtype,
+        tensors={name: t for name, t in tensors.items() if ":" not in name},
+        blocks={name: t for name, t in tensors.items() if ":" in name},
+        tokenizer=meta.tokenizer,
+        ignored=meta.ignored,
+    )

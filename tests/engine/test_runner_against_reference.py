@@ -1,0 +1,147 @@
+"""The default model in the engine against the plain float32 forward pass, and that against transformers."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+from engine.models.build import build_decoder
+from engine.runner import TorchRunner, build_runner
+from engine.weights.load import LoadedModel, load_model
+from tests.engine.drive import drive
+from tests.engine.models.steps import prefill_step
+from tests.reference.llama_reference import reference_logits
+
+pytestmark = pytest.mark.model
+
+LENGTHS = (17, 700, 1, 129, 33, 2, 255, 64, 511, 3, 100, 16, 300, 5, 127, 31, 400, 8, 200, 15)
+NEW_TOKENS = 48
+TIE = 1e-4
+
+BF16_LARGEST, BF16_MEAN, BF16_DIVERGENCE = 2.0, 0.25, 5e-3
+"""Logits here spread over about 5; bfloat16 keeps 8 bits of each of 30 layers' sums. Seen: 0.75, 0.11 and 1.2e-3 nats."""
+
+
+@pytest.fixture(scope="module")
+def model() -> LoadedModel:
+    return load_model(None, "float32")
+
+
+@pytest.fixture(scope="module")
+def runner(model: LoadedModel) -> TorchRunner:
+    return build_runner(model, num_blocks=300, max_context=1024)
+
+
+@pytest.fixture(scope="module")
+def prompts(model: LoadedModel) -> list[NDArray[np.int32]]:
+    rng = np.random.default_rng(7)
+    return [rng.integers(3, model.shape.vocab_size, n).astype(np.int32) for n in LENGTHS]
+
+
+@pytest.fixture(scope="module")
+def alone(runner: TorchRunner, prompts: list[NDArray[np.int32]]) -> list[list[int]]:
+    return [drive(runner, [prompt], NEW_TOKENS)[0][0] for prompt in prompts]
+
+
+def assert_greedy(
+    model: LoadedModel, prompts: list[NDArray[np.int32]], outputs: list[list[int]]
+) -> None:
+    """Each token is the reference's best after the same history, up to and including its first near-tie."""
+    for prompt, output in zip(prompts, outputs, strict=True):
+        assert len(output) == NEW_TOKENS
+        history = [*prompt.tolist(), *output[:-1]]
+        logits = reference_logits(model.shape, model.tensors, history, slice(len(prompt) - 1, None))
+        best, second = logits.topk(2).values.T
+        tied = torch.nonzero(best - second < TIE)
+        sure = int(tied[0]) if len(tied) else NEW_TOKENS
+        assert sure > 8 or len(prompt) < 4
+        assert output[:sure] == logits.argmax(-1)[:sure].tolist()
+        if sure < NEW_TOKENS:
+            assert best[sure] - logits[sure, output[sure]] < TIE
+
+
+@torch.inference_mode()
+def test_greedy_tokens_alone_are_the_references(
+    model: LoadedModel, prompts: list[NDArray[np.int32]], alone: list[list[int]]
+) -> None:
+    assert_greedy(model, prompts, alone)
+
+
+@torch.inference_mode()
+def test_greedy_tokens_in_batches_with_preemption_are_the_references(
+    model: LoadedModel,
+    runner: TorchRunner,
+    prompts: list[NDArray[np.int32]],
+    alone: list[list[int]],
+) -> None:
+    batched, scheduler = drive(
+        runner, prompts, NEW_TOKENS, num_blocks=110, token_budget=160, max_batch=16
+    )
+    assert scheduler.num_preemptions > 0
+    changed = [i for i in range(len(prompts)) if batched[i] != alone[i]]
+    assert_greedy(model, [prompts[i] for i in changed], [batched[i] for i in changed])
+
+
+@torch.inference_mode()
+def test_reference_agrees_with_transformers(model: LoadedModel) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    shape, w = model.shape, model.tensors
+    oracle = LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=shape.vocab_size,
+            hidden_size=shape.hidden_size,
+            intermediate_size=shape.ffn_size,
+            num_hidden_layers=shape.num_layers,
+            num_attention_heads=shape.num_heads,
+            num_key_value_heads=shape.num_kv_heads,
+            max_position_embeddings=shape.max_context,
+            rms_norm_eps=shape.norm_eps,
+            rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
+            tie_word_embeddings=True,
+        )
+    )
+    state = {"model.embed_tokens.weight": w["embed"], "model.norm.weight": w["norm"]}
+    kv = shape.num_kv_heads * shape.head_size
+    for i in range(shape.num_layers):
+        to, of = f"model.layers.{i}.", f"layers.{i}."
+        q, k, v = w[of + "qkv"].split([shape.num_heads * shape.head_size, kv, kv])
+        gate, up = w[of + "gate_up"].chunk(2)
+        state |= {
+            to + "self_attn.q_proj.weight": q,
+            to + "self_attn.k_proj.weight": k,
+            to + "self_attn.v_proj.weight": v,
+            to + "self_attn.o_proj.weight": w[of + "o"],
+            to + "mlp.gate_proj.weight": gate,
+            to + "mlp.up_proj.weight": up,
+            to + "mlp.down_proj.weight": w[of + "down"],
+            to + "input_layernorm.weight": w[of + "attn_norm"],
+            to + "post_attention_layernorm.weight": w[of + "ffn_norm"],
+        }
+    missing, unexpected = oracle.load_state_dict(state, strict=False)
+    assert (missing, unexpected) == (["lm_head.weight"], [])
+    ids = np.random.default_rng(3).integers(3, shape.vocab_size, 300).tolist()
+
+    theirs = oracle(torch.tensor([ids])).logits[0]
+
+    ours = reference_logits(shape, w, ids)
+    assert torch.allclose(ours, theirs, atol=2e-3, rtol=0)
+
+
+@torch.inference_mode()
+def test_bfloat16_logits_stay_near_the_references(
+    model: LoadedModel, prompts: list[NDArray[np.int32]], alone: list[list[int]]
+) -> None:
+    decoder = build_decoder(
+        load_model(None, "bfloat16"), num_blocks=64, block_size=16, max_context=1024
+    )
+    for i in (0, 3, 6, 8, 14):
+        history = [*prompts[i].tolist(), *alone[i][:-1]]
+        exact = reference_logits(
+            model.shape, model.tensors, history, slice(len(prompts[i]) - 1, None)
+        )
+        near = decoder.forward(prefill_step(history, range(len(prompts[i]) - 1, len(history))))
+        assert (near - exact).abs().max() < BF16_LARGEST
+        assert (near - exact).abs().mean() < BF16_MEAN
+        said, meant = near.log_softmax(-1), exact.log_softmax(-1)
+        assert (meant.exp() * (meant - said)).sum(-1).mean() < BF16_DIVERGENCE
