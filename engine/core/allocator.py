@@ -45,6 +45,11 @@ class Allocator(Protocol):
         """Frames that can be handed out now: free, or cached and evictable."""
         ...
 
+    @property
+    def keeps_tokens(self) -> bool:
+        """Whether any row's content grows with what `accept` is told."""
+        ...
+
     def could_hold(self, num_shared: int, num_tokens: int, num_rows: int) -> bool:
         """Whether `num_rows` sequences of `num_tokens` positions, the first `num_shared` equal, fit when alone."""
         ...

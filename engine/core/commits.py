@@ -96,13 +96,12 @@ class Commits:
 
     def _accept_leap(self, entry: OpenPlan, tokens: I32) -> Outcome:
         """Takes in a leap: of rows that are gone since, all tokens but the last."""
-        plan = entry.plan
+        plan, memory = entry.plan, self._book.memory
         heard = _others(plan.rows, entry.gone)
-        for ahead in range(len(tokens)):
-            kept = slice(None) if ahead < plan.steps - 1 else heard
-            self._book.memory.accept(
-                plan.rows[kept], plan.starts[kept] + ahead + 1, tokens[ahead][kept]
-            )
+        if memory.keeps_tokens:
+            for ahead in range(len(tokens)):
+                kept = slice(None) if ahead < plan.steps - 1 else heard
+                memory.accept(plan.rows[kept], plan.starts[kept] + ahead + 1, tokens[ahead][kept])
         self._refund(plan.rows[~heard])
         counts = np.where(heard, plan.steps, plan.steps - 1).astype(np.int32)
         nothing = np.zeros(0, np.int8)
@@ -197,4 +196,6 @@ def _check_parents(book: Book, sampling: I32, parents: I32) -> None:
 
 def _others(rows: I32, gone: set[int]) -> Bools:
     """Which of `rows` are not in `gone`."""
+    if not gone:
+        return np.ones(len(rows), np.bool_)
     return np.array([row not in gone for row in rows.tolist()], np.bool_)

@@ -75,6 +75,11 @@ class RowContents:
         self.salts.pop(row, None)
         self._num_token_rows -= isinstance(self._sources.pop(row, None), TokenContent)
 
+    @property
+    def keeps_tokens(self) -> bool:
+        """Whether any row's content is known by its tokens, and so grows."""
+        return self._num_token_rows > 0
+
     def accept(self, rows: I32, positions: I32, tokens: I32) -> None:
         """tokens[i] stands at positions[i] of rows[i]; rows without content ignore it."""
         if not self._num_token_rows or not len(rows):

@@ -52,6 +52,11 @@ class BlockManager:
         """Frames that can be handed out now: free, or cached and evictable."""
         return self.pool.available
 
+    @property
+    def keeps_tokens(self) -> bool:
+        """Whether any row's content grows with what `accept` is told."""
+        return self.contents.keeps_tokens
+
     def blocks_for(self, num_tokens: int) -> int:
         """Frames that `num_tokens` positions take."""
         return -(-num_tokens // self.block_size)
