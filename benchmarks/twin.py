@@ -48,7 +48,8 @@ def main() -> None:
     figures = {
         "azure_requests_per_s": report.requests.submitted / wall,
         "azure_output_tokens_per_s": report.throughput.output_tokens / wall,
-        "azure_steps_per_s": report.throughput.steps / wall,
+        "azure_requests_per_cpu_s": report.requests.submitted / cpu,
+        "azure_steps_per_cpu_s": report.throughput.steps / cpu,
         "azure_wall_s": wall,
         "azure_cpu_s": cpu,
         "azure_steps": report.throughput.steps,

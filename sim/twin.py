@@ -1,13 +1,14 @@
 """The twin: SimPy carries arrivals and step completions, the core decides, a cost model says how long a step takes.
 
-The scheduler is the one that serves live; nothing of its policy is repeated here. Time is integer nanoseconds. Up to two plans are open, as
-live: while one runs the next is made, and at a step's end the order is commit, start the next, plan the one after it. Arrivals at
-the instant of a step's end come before it.
+The scheduler is the one that serves live; nothing of its policy is repeated here. Time is integer nanoseconds. The order of calls is the
+live loop's: a boundary, at which plans are opened up to the limit, follows each step that ends, after its commit, and each input for which
+a plan could be opened at once. Plans run one at a time in the order they were made. Arrivals at the instant of a step's end come before it.
 
 Does not know formats of traces, percentiles or output.
 """
 
-from collections.abc import Callable, Generator, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -15,10 +16,10 @@ import simpy
 
 from engine.core.errors import InvariantError
 from engine.core.ids import RequestId
-from engine.core.plan import Blocked, Finish, Idle, Plan, Rejected, Request, Results
+from engine.core.plan import Finish, Plan, Rejected, Request, Results
 from engine.core.scheduler import Scheduler
 from sim.clock import Clock
-from sim.cost import CostModel, work_of
+from sim.cost import CostModel, StepWork, work_of
 from sim.ledger import Ledger
 from sim.timeline import Timeline
 from sim.workload import Workload
@@ -47,11 +48,14 @@ class Replica:
         self._env = env
         self._scheduler = scheduler
         self._cost = cost
-        self._wake: simpy.Event | None = None
+        self._max_open = scheduler.config.scheduler.max_open_plans
+        self._open: deque[Plan] = deque()
+        """Plans that wait for their results, oldest first; the oldest one runs."""
+        self._running: StepWork | None = None
+        self._boundary_due = False
         self._level: tuple[int, ...] = (0,) * len(SERIES)
         self._zeros = np.zeros(_ROWS_AT_FIRST, np.int32)
         self._no_stops = np.zeros(_ROWS_AT_FIRST, np.int8)
-        env.process(self._steps())
 
     def submit(self, row: TraceRequest) -> int | None:
         """A request arrives now and is entered in the ledger; its number, or None where it can never run."""
@@ -63,46 +67,48 @@ class Replica:
         if isinstance(answer, Rejected):
             ledger.reject(number, answer.code, now)
             return None
-        if self._wake is not None:
-            self._wake.succeed()
-            self._wake = None
+        if len(self._open) < self._max_open and not self._boundary_due:
+            self._boundary_due = True
+            self._env.timeout(0).callbacks.append(self._input_boundary)
         return number
 
     def finish_timeline(self) -> None:
         """Extends the timeline to now, for a run that was cut off in mid-step."""
         self.timeline.add(self._env.now, self._level)
 
-    def _steps(self) -> Generator[simpy.Event, None, None]:
-        env = self._env
-        schedule = self._scheduler.schedule
-        current: Plan | None = None
-        while True:
-            if current is None:
-                decision = schedule(env.now)
-                if isinstance(decision, Idle):
-                    self._observe(busy=0)
-                    self._wake = env.event()
-                    yield self._wake
-                    continue
-                if isinstance(decision, Blocked):
-                    raise InvariantError("the scheduler waits for a commit though no plan is open")
-                current = decision
-            work = work_of(current)
-            duration_ns = self._cost.step_ns(work)
-            ahead = schedule(env.now)
-            self._observe(busy=1)
-            yield env.timeout(duration_ns)
-            self._commit(current)
-            self.num_steps += 1
-            self.num_step_tokens += work.num_tokens
-            self.max_batch = max(self.max_batch, work.num_sequences)
-            current = ahead if isinstance(ahead, Plan) else None
+    def _input_boundary(self, _: simpy.Event) -> None:
+        self._boundary_due = False
+        self._plan()
 
-    def _observe(self, *, busy: int) -> None:
+    def _step_done(self, _: simpy.Event) -> None:
+        work = self._running
+        assert work is not None
+        self._running = None
+        self._commit(self._open.popleft())
+        self.num_steps += 1
+        self.num_step_tokens += work.num_tokens
+        self.max_batch = max(self.max_batch, work.num_sequences)
+        self._plan()
+
+    def _plan(self) -> None:
+        """A boundary: opens as many plans as the core has and the limit allows, and starts the oldest if none runs."""
+        now = self._env.now
+        while len(self._open) < self._max_open:
+            answer = self._scheduler.schedule(now)
+            if not isinstance(answer, Plan):
+                break
+            self._open.append(answer)
+        if self._open and self._running is None:
+            self._running = work = work_of(self._open[0])
+            self._env.timeout(self._cost.step_ns(work)).callbacks.append(self._step_done)
+        self._observe()
+
+    def _observe(self) -> None:
         """From now on the series have their new values."""
         self.timeline.add(self._env.now, self._level)
         memory = self._scheduler.memory()
         held = memory.held_blocks
+        busy = self._running is not None
         self._level = (held, memory.used_tokens, memory.num_running, memory.num_waiting, busy)
         self.max_held_blocks = max(self.max_held_blocks, held)
 

@@ -157,6 +157,8 @@ def _recognise(
             file=name,
             line=1,
         )
+    if b'"kilburn-recording"' in head:
+        raise TraceError("this is a recording of a run: replay it with --lockstep", file=name)
     if b'"kilburn-trace"' in head:
         try:
             header = msgspec.json.decode(head, type=NativeHeader)

@@ -65,10 +65,20 @@ class RowContents:
         else:
             self._keyed[child] = self._keyed[parent]
 
+    def move(self, rows: list[int], parents: list[int]) -> None:
+        """Each of `rows` has the tokens of its parent from now on, all at once."""
+        if isinstance(self._sources.get(rows[0]), TokenContent):
+            self._tokens[rows] = self._tokens[parents]
+
     def close(self, row: int) -> None:
         """`row` has no content any more."""
         self.salts.pop(row, None)
         self._num_token_rows -= isinstance(self._sources.pop(row, None), TokenContent)
+
+    @property
+    def keeps_tokens(self) -> bool:
+        """Whether any row's content is known by its tokens, and so grows."""
+        return self._num_token_rows > 0
 
     def accept(self, rows: I32, positions: I32, tokens: I32) -> None:
         """tokens[i] stands at positions[i] of rows[i]; rows without content ignore it."""

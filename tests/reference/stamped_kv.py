@@ -56,6 +56,11 @@ class StampedKV:
 
         A leap gives a list of tokens for each of its steps.
         """
+        moved = {
+            row: self.tokens[parent][:-1] + self.tokens[row][-1:]
+            for row, parent in zip(plan.move_rows.tolist(), plan.move_parents.tolist(), strict=True)
+        }
+        self.tokens.update(moved)
         for row, column, block in zip(
             plan.delta_rows.tolist(),
             plan.delta_cols.tolist(),

@@ -65,6 +65,13 @@ def test_an_arrival_in_mid_step_waits_for_the_plan_after_the_open_one():
     assert replica.ledger.first_token_ns[1] == 211 + 100 + 20 + 1
 
 
+def test_an_arrival_that_finds_a_free_plan_is_planned_at_once():
+    # A has no second token, so at 50 a second plan can be opened: B's alone, though C comes before it starts.
+    replica, _, cost = run([(0, 10, 1), (50, 20, 1), (60, 30, 1)])
+    assert [work.num_tokens for work in cost.works] == [10, 20, 30]
+    assert list(replica.ledger.first_token_ns) == [110, 230, 360]
+
+
 def test_with_one_open_plan_an_arrival_joins_the_next_step():
     replica, _, _ = run([(0, 10, 9), (50, 20, 1)], open_plans=1)
     assert replica.ledger.first_token_ns[1] == 110 + 100 + 20 + 1

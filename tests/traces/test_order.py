@@ -26,3 +26,18 @@ def test_a_row_that_comes_too_late_is_bad_with_its_line():
     rows = [TraceRequest(line, time, 1, 1) for line, time in [(1, 5), (2, 6), (3, 7), (4, 2)]]
     *_, last = (row for row in in_order(rows, 1) if isinstance(row, BadRow))
     assert (last.line, last.code) == (4, "out_of_order")
+
+
+def test_a_trace_is_read_no_further_ahead_than_the_window():
+    read = 0
+
+    def endless():
+        nonlocal read
+        while True:
+            read += 1
+            yield TraceRequest(read, read, 1, 1)
+
+    rows = in_order(endless(), 10)
+    for given_out in range(1, 50):
+        next(rows)
+        assert read == given_out + 10

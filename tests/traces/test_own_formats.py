@@ -92,6 +92,11 @@ def test_a_header_of_another_version_is_refused():
         read_trace([b'{"format":"kilburn-trace","version":2}\n'], "t")
 
 
+def test_a_recording_is_told_from_a_trace():
+    with pytest.raises(TraceError, match="recording of a run: replay it with --lockstep"):
+        read_trace([b'{"type":"kilburn-recording","version":1}\n'], "t")
+
+
 def test_a_failed_write_leaves_no_file(tmp_path):
     def rows():
         yield TraceRequest(0, 5, 10, 3)

@@ -38,17 +38,19 @@ class SchedulerWorld(World):
     @rule(weight=6)
     def submit(self, choose: Choose) -> None:
         driver, tenant = self.driver, choose.one_of("xy")
+        n = choose.one_of([1, 1, 1, 2, 3])
         deadline = driver.now + choose.between(1, 60) if choose.between(0, 2) == 0 else None
         driver.submit(
             choose.one_of(PREFIXES)[: choose.between(0, 39)],
             None if choose.between(0, 3) == 0 else choose.between(0, 20),
-            choose.one_of([1, 1, 1, 2, 3]),
+            n,
             private=choose.between(0, 9) == 0,
             salt=choose.one_of(["", "", "b"]),
             tenant=tenant,
             weight=2.0 if tenant == "x" else 1.0,
             priority=choose.between(0, 2),
             deadline=deadline,
+            beam=n > 1 and choose.between(0, 1) == 0,
         )
 
     @rule(when=lambda self: self.driver.requests)
@@ -69,13 +71,13 @@ class SchedulerWorld(World):
 
     @rule(weight=14, when=lambda self: self.driver.open)
     def commit(self, choose: Choose) -> None:
-        self.driver.commit()
+        self.driver.commit(pick=choose.between(0, 5))
 
     @rule(weight=2, when=lambda self: self.driver.open)
     def stop(self, choose: Choose) -> None:
         requests = sorted(set(self.driver.open[0].requests.tolist()))
         reason = choose.one_of([Finish.STOP, Finish.STOP, Finish.FAILED])
-        self.driver.commit({choose.one_of(requests): reason})
+        self.driver.commit({choose.one_of(requests): reason}, pick=choose.between(0, 5))
 
     @rule(when=lambda self: self.driver.open)
     def fail(self, choose: Choose) -> None:
