@@ -31,6 +31,7 @@ from engine.core.log import (
     Released,
     SwapEnded,
     SwapStarted,
+    Uncopied,
 )
 
 VERSION: Final = 1
@@ -72,7 +73,8 @@ class End(Struct, frozen=True, tag="close"):
 Line = (
     Header | Prompt | Tokens | End
     | Submit | Abort | Schedule | Commit
-    | Admitted | Forked | Moved | Grew | Copied | Evicted | Preempted | SwapStarted | SwapEnded | Released | Ended
+    | Admitted | Forked | Moved | Grew | Copied | Uncopied | Evicted
+    | Preempted | SwapStarted | SwapEnded | Released | Ended
 )  # fmt: skip
 
 
