@@ -18,10 +18,9 @@ from engine.chat import ChatTemplate
 from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig
 from engine.core.errors import ConfigError
 from engine.loop import Engine
-from engine.models.build import default_dtype
+from engine.models.dtype import DtypeName, default_dtype
 from engine.runner import TorchRunner, build_runner
 from engine.tokenizer import Codec
-from engine.weights.convert import DtypeName
 from engine.weights.load import LoadedModel, load_model
 from gateway.config import GatewayConfig
 from gateway.engine import Served
