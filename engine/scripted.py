@@ -182,13 +182,13 @@ class ScriptedExecutor:
             self._stamps = np.concatenate([self._stamps, fresh])
 
     def _apply_deltas(self, plan: Plan) -> None:
-        """Sets the changed entries. A first column starts a table anew, so that no entry from before can be read."""
+        """Sets the changed entries. A first column starts a table anew, unless copied, so that no entry from before can be read."""
         rows, cols, blocks = plan.delta_rows, plan.delta_cols, plan.delta_blocks
         if len(rows) and (blocks.min() < 0 or blocks.max() >= self.num_blocks):
             raise InvariantError(
                 f"step {plan.step} names a frame outside the pool of {self.num_blocks}"
             )
-        firsts = np.flatnonzero(cols == 0)
+        firsts = np.flatnonzero((cols == 0) & ~np.isin(blocks, plan.copy_targets))
         begin = 0
         for first in [*firsts.tolist(), len(rows)]:
             self._tables[rows[begin:first], cols[begin:first]] = blocks[begin:first]
@@ -352,13 +352,22 @@ class Gate:
         self._entered = -1
         self._allowed = 0
         self._open = False
+        self._waiting = False
 
     def __call__(self, plan: Plan) -> None:
         """Announces that the step runs and waits for its turn to end."""
         with self._changed:
             self._entered = plan.step
             self._changed.notify_all()
+            self._waiting = True
             self._changed.wait_for(lambda: self._open or plan.step < self._allowed)
+            self._waiting = False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a step is being held that nobody has let go."""
+        with self._changed:
+            return self._waiting and not self._open and self._entered >= self._allowed
 
     def let_go(self, steps: int = 1) -> None:
         """Lets the next `steps` steps end."""
