@@ -1,6 +1,6 @@
 """`kilburn replay`: flags to settings, and the summary. Heavy imports wait until the command runs; none is torch.
 
-Exit codes: 0 ok; 2 a setting, a file or (under --strict) a row is wrong; 3 a fault of ours.
+Exit codes: 0 ok; 1 under --lockstep, the replay parts from the recording; 2 a setting, a file or (under --strict) a row is wrong; 3 a fault of ours.
 """
 
 from pathlib import Path
@@ -127,6 +127,15 @@ def replay(
         bool,
         typer.Option("--strict", help="Refuse a trace with a bad row.", rich_help_panel=WORKLOAD),
     ] = False,
+    lockstep: Annotated[
+        bool,
+        typer.Option(
+            "--lockstep",
+            help="TRACE is a recording: make its calls again, and let the twin make them from its inputs; "
+            "the settings are the recording's.",
+            rich_help_panel=WORKLOAD,
+        ),
+    ] = False,
     json: Annotated[
         Path | None,
         typer.Option(help="Write every figure to FILE.", metavar="FILE", rich_help_panel=OUTPUT),
@@ -143,6 +152,12 @@ def replay(
     from traces.formats import open_trace
     from traces.terminal import exit_on_error, with_progress
 
+    if lockstep:
+        from sim.lockstep import replay_lockstep
+
+        with exit_on_error():
+            code = replay_lockstep(trace, typer.echo)
+        raise typer.Exit(code)
     with exit_on_error():
         config = build_config(
             model=model,

@@ -25,6 +25,7 @@ from engine.core.log import (
     Evicted,
     Forked,
     Grew,
+    Moved,
     Preempted,
     Record,
     Released,
@@ -71,7 +72,7 @@ class End(Struct, frozen=True, tag="close"):
 Line = (
     Header | Prompt | Tokens | End
     | Submit | Abort | Schedule | Commit
-    | Admitted | Forked | Grew | Copied | Evicted | Preempted | SwapStarted | SwapEnded | Released | Ended
+    | Admitted | Forked | Moved | Grew | Copied | Evicted | Preempted | SwapStarted | SwapEnded | Released | Ended
 )  # fmt: skip
 
 

@@ -45,6 +45,11 @@ class Allocator(Protocol):
         """Frames that can be handed out now: free, or cached and evictable."""
         ...
 
+    @property
+    def keeps_tokens(self) -> bool:
+        """Whether any row's content grows with what `accept` is told."""
+        ...
+
     def could_hold(self, num_shared: int, num_tokens: int, num_rows: int) -> bool:
         """Whether `num_rows` sequences of `num_tokens` positions, the first `num_shared` equal, fit when alone."""
         ...
@@ -53,8 +58,8 @@ class Allocator(Protocol):
         """The most positions that each of `num_rows` sequences can have when alone, the first `num_shared` equal."""
         ...
 
-    def open(self, row: int, content: Content | None, salt: str) -> None:
-        """`row` stands for a sequence that starts with `content`; it holds nothing yet."""
+    def open(self, row: int, content: Content | None, salt: str, num_prompt: int) -> None:
+        """`row` stands for a sequence that starts with `num_prompt` positions of `content`; it holds nothing yet."""
         ...
 
     def close(self, row: int) -> None:
@@ -75,6 +80,10 @@ class Allocator(Protocol):
 
     def fork(self, parent: int, child: int, num_tokens: int) -> None:
         """`child`, which is empty, holds the frames of `parent`, whose first `num_tokens` positions are known."""
+        ...
+
+    def move(self, rows: list[int], parents: list[int]) -> None:
+        """Each of `rows` gives its frames back and holds those that its parent held, all at once."""
         ...
 
     def short(self, rows: I32, lengths: I32) -> I32:

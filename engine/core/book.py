@@ -99,6 +99,10 @@ class Book:
         self._ranked = ranked
         self.shared_tails: set[int] = set()
         """Rows whose last block may be shared with a sibling: the next write looks."""
+        self.dependent: set[int] = set()
+        """Rows whose next step depends on the results of the last: in one open plan at most."""
+        self.moves: list[tuple[int, int, int]] = []
+        """(request, row, parent) of accepted results, for the next plan to carry."""
         self.membership = 0
         """Changes whenever `decoding` does."""
 
@@ -160,10 +164,39 @@ class Book:
         self.table.state[row] = State.RUNNING
         insort(self.prefilling, row, key=self._order)
 
+    def resume(self, row: int, *, moved_in: bool) -> None:
+        """`row`, which has its frames again, goes on.
+
+        A hypothesis leaves its last known token to a step of all of its beam. A row that moved in complete decodes, since
+        it may share its last block with a sibling still: a decode copies it before it writes.
+        """
+        table = self.table
+        group = self.groups[RequestId(int(table.request[row]))]
+        formed = not any(table.state[other] == State.FORMING for other in group.rows)
+        complete = moved_in and table.scheduled[row] == table.known[row] - 1
+        table.target[row] = table.known[row] - (formed and (group.request.beam or complete))
+        if table.scheduled[row] >= table.target[row]:
+            self.start_decoding(row)
+        else:
+            self.run(row)
+
+    def held_back(self) -> list[int]:
+        """Hypotheses that cannot decode now: results of one of their beam are due, or its tokens are not computed yet."""
+        table = self.table
+        requests = {int(table.request[row]) for row in self.dependent}
+        held: list[int] = []
+        for request in sorted(requests):
+            rows = self.groups[RequestId(request)].rows
+            if any(r not in self.dependent or r in self.finishing or self.named(r) for r in rows):
+                held.extend(rows)
+        return held
+
     def start_decoding(self, row: int) -> bool:
         """`row`, whose known tokens are computed or planned, decodes; False where only its last token is awaited."""
         table = self.table
         table.state[row] = State.RUNNING
+        if self.groups[RequestId(int(table.request[row]))].request.beam:
+            self.dependent.add(row)
         if max(table.scheduled[row] + 1, table.known[row]) >= table.limit[row]:
             self.finishing.add(row)
             return False
@@ -192,6 +225,21 @@ class Book:
             self.record(records.Forked(self.next_step, row, tuple(children)))
         return children
 
+    def move(self, step: int, rows: list[int], parents: list[int]) -> None:
+        """Beam search: each of `rows` goes on with the history of its parent."""
+        self.memory.move(rows, parents)
+        request = int(self.table.request[rows[0]])
+        self.moves.extend((request, row, parent) for row, parent in zip(rows, parents, strict=True))
+        self.shared_tails.update(rows, parents)
+        self.record(records.Moved(step, tuple(rows), tuple(parents)))
+
+    def take_moves(self) -> tuple[I32, I32]:
+        """(rows, parents) to carry in a plan, without those of requests that ended since."""
+        moves, self.moves = self.moves, []
+        kept = [(row, p) for request, row, p in moves if self.table.request[row] == request]
+        rows, parents = np.array(kept, np.int32).reshape(-1, 2).T.copy()
+        return rows, parents
+
     def stop_running(self, row: int) -> None:
         """`row` is on no running list any more; results of open plans that name it are discarded."""
         if row in self.finishing:
@@ -202,6 +250,7 @@ class Book:
             self.decoding = self.decoding[self.decoding != row]
             self.membership += 1
         self.shared_tails.discard(row)
+        self.dependent.discard(row)
         for entry in self.open:
             if entry.names(row):
                 entry.gone.add(row)

@@ -34,6 +34,8 @@ class Commits:
             results.rows is sampling or np.array_equal(results.rows, sampling)
         ):
             raise ValueError("results must name the plan's sampling rows in plan order")
+        if isinstance(results, Results) and results.parents is not None:
+            _check_parents(book, sampling, results.parents)
         entry = book.open.popleft()
         if len(plan.copy_sources):
             self._book.memory.copied(plan.copy_sources.tolist())
@@ -63,6 +65,8 @@ class Commits:
                 positions[heard],
                 tokens[heard],
             )
+        if results.parents is not None:
+            self._move(plan.step, rows, sampling, results.parents)
         ended, reasons = NO_ROWS, stops[:0]
         if stops.any() or len(entry.finishing):
             good = stops != Finish.FAILED
@@ -79,15 +83,25 @@ class Commits:
         requests = book.table.request[rows]
         return self._outcome(plan, rows, requests, tokens, counts, ended, reasons)
 
+    def _move(self, step: int, heard: I32, sampling: I32, parents: I32) -> None:
+        """Hypotheses whose results count go on with their parents' histories, one beam after the other."""
+        requests = self._book.table.request[sampling].tolist()
+        kept = set(heard.tolist())
+        beams: dict[int, list[tuple[int, int]]] = {}
+        for request, row, parent in zip(requests, sampling.tolist(), parents.tolist(), strict=True):
+            if row != parent and row in kept:
+                beams.setdefault(request, []).append((row, parent))
+        for moves in beams.values():
+            self._book.move(step, [row for row, _ in moves], [parent for _, parent in moves])
+
     def _accept_leap(self, entry: OpenPlan, tokens: I32) -> Outcome:
         """Takes in a leap: of rows that are gone since, all tokens but the last."""
-        plan = entry.plan
+        plan, memory = entry.plan, self._book.memory
         heard = _others(plan.rows, entry.gone)
-        for ahead in range(len(tokens)):
-            kept = slice(None) if ahead < plan.steps - 1 else heard
-            self._book.memory.accept(
-                plan.rows[kept], plan.starts[kept] + ahead + 1, tokens[ahead][kept]
-            )
+        if memory.keeps_tokens:
+            for ahead in range(len(tokens)):
+                kept = slice(None) if ahead < plan.steps - 1 else heard
+                memory.accept(plan.rows[kept], plan.starts[kept] + ahead + 1, tokens[ahead][kept])
         self._refund(plan.rows[~heard])
         counts = np.where(heard, plan.steps, plan.steps - 1).astype(np.int32)
         nothing = np.zeros(0, np.int8)
@@ -166,6 +180,22 @@ class Commits:
             self._shares.charge_output(self._book.table.tenant[rows], -1)
 
 
+def _check_parents(book: Book, sampling: I32, parents: I32) -> None:
+    requests = book.table.request
+    for row, parent in zip(sampling.tolist(), parents.tolist(), strict=True):
+        if row == parent:
+            continue
+        if requests[row] != requests[parent] or parent not in sampling:
+            raise ValueError(
+                f"row {parent} cannot be the parent of row {row}: not of its beam, or not in the plan"
+            )
+        group = book.groups.get(RequestId(int(requests[row])))
+        if group is not None and not group.request.beam:
+            raise ValueError(f"row {row} is no hypothesis of a beam search")
+
+
 def _others(rows: I32, gone: set[int]) -> Bools:
     """Which of `rows` are not in `gone`."""
+    if not gone:
+        return np.ones(len(rows), np.bool_)
     return np.array([row not in gone for row in rows.tolist()], np.bool_)

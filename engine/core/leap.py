@@ -16,7 +16,7 @@ from engine.core.plan import Plan
 
 
 def most_steps(book: Book, plan: Plan) -> int:
-    """How many steps `plan`, the last that was opened, may have in all; 1 where it must stay single.
+    """How many steps `plan`, the last that was opened, may have in all, and memory has room for; 1 where it must stay single.
 
     The caller has made sure that nobody who waits could be admitted meanwhile.
     """
@@ -28,22 +28,27 @@ def most_steps(book: Book, plan: Plan) -> int:
         and not book.prefilling
         and not book.finishing
         and not book.shared_tails
+        and not book.dependent
         and not any(e.gone or len(e.plan.copy_sources) for e in book.open)
     )
     if not quiet:
         return 1
-    return max(1, int((book.table.limit[plan.rows] - plan.starts).min()) - 2)
+    steps = int((book.table.limit[plan.rows] - plan.starts).min()) - 2
+    if steps <= 1:
+        return 1
+    memory = book.memory
+    free, size = memory.free_blocks, memory.block_size
+    if len(plan.rows) * (steps // size + 1) <= free:
+        return steps
+    # The step `ahead` steps after the plan's own computes position starts + ahead.
+    return _fitting(memory.room_of(plan.rows) - plan.starts, size, free, steps)
 
 
 def extend(book: Book, plan: Plan, steps: int) -> Plan:
-    """Allocates what steps 2 to `steps` of `plan` need, or as many of them as memory has room for; the longer plan."""
+    """Allocates what steps 2 to `steps` of `plan` need, at most `most_steps` of them; the longer plan."""
     table, memory = book.table, book.memory
     rows = plan.rows
-    # The step `ahead` steps after the plan's own computes position starts + ahead.
     room = memory.room_of(rows) - plan.starts
-    steps = _fitting(room, memory.block_size, memory.free_blocks, steps)
-    if steps == 1:
-        return plan
     ahead, which = _crossings(room, memory.block_size, steps)
     if len(ahead):
         blocks, num_fresh = memory.grow_each(rows[which])

@@ -26,6 +26,14 @@ class Forked(Struct, frozen=True, tag="fork"):
     children: tuple[int, ...]
 
 
+class Moved(Struct, frozen=True, tag="move"):
+    """Beam search: each of `rows` goes on with the blocks that `parents` had, all at once."""
+
+    step: int
+    rows: tuple[int, ...]
+    parents: tuple[int, ...]
+
+
 class Grew(Struct, frozen=True, tag="grow"):
     """Each of `rows`, in running order, was given one more frame."""
 
@@ -102,6 +110,7 @@ class Ended(Struct, frozen=True, tag="end"):
 Record = (
     Admitted
     | Forked
+    | Moved
     | Grew
     | Copied
     | Evicted

@@ -52,6 +52,11 @@ class BlockManager:
         """Frames that can be handed out now: free, or cached and evictable."""
         return self.pool.available
 
+    @property
+    def keeps_tokens(self) -> bool:
+        """Whether any row's content grows with what `accept` is told."""
+        return self.contents.keeps_tokens
+
     def blocks_for(self, num_tokens: int) -> int:
         """Frames that `num_tokens` positions take."""
         return -(-num_tokens // self.block_size)
@@ -69,14 +74,14 @@ class BlockManager:
 
     # -- sequences ---------------------------------------------------------------------------------------------
 
-    def open(self, row: int, content: Content | None, salt: str) -> None:
-        """`row` stands for a sequence that starts with `content`; it holds nothing yet."""
+    def open(self, row: int, content: Content | None, salt: str, num_prompt: int) -> None:
+        """`row` stands for a sequence that starts with `num_prompt` positions of `content`; it holds nothing yet."""
         if row >= len(self._published):
             grown = np.full(max(row + 1, 2 * len(self._published)), _SILENT, np.int32)
             grown[: len(self._published)] = self._published
             self._published = grown
         if content is not None and self._prefix_cache:
-            self.contents.open(row, content, salt)
+            self.contents.open(row, content, salt, num_prompt)
 
     def close(self, row: int) -> None:
         """The sequence of `row`, which holds nothing, is over."""
@@ -150,6 +155,18 @@ class BlockManager:
         if parent in self.contents.salts:
             self.contents.fork(parent, child, num_tokens)
         self._published[child] = self._published[parent]
+
+    def move(self, rows: list[int], parents: list[int]) -> None:
+        """Each of `rows` gives its frames back and holds those that its parent held, all at once. O(blocks)."""
+        held = [self.tables.of(parent).copy() for parent in parents]
+        published = self._published[parents]
+        for blocks in held:
+            self.pool.share(blocks)
+        for row, blocks in zip(rows, held, strict=True):
+            self.pool.give(self.tables.clear(row))
+            self._set(row, blocks)
+        self._published[rows] = published
+        self.contents.move(rows, parents)
 
     # -- growth ------------------------------------------------------------------------------------------------
 

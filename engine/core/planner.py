@@ -40,6 +40,7 @@ class Planner:
         """The next step, opened; None where there is nothing that could run now."""
         book = self._book
         decodes, contended = self._plan_decodes()
+        members = book.membership
         if not book.prefilling and (contended or not self._admission.has_work):
             return self._open_decodes(decodes) if len(decodes) else None
         budget = self._config.token_budget - len(decodes)
@@ -50,7 +51,10 @@ class Planner:
             admitted = self._admission.admit(chunks, budget, now)
         if chunks:
             return self._open_mixed(decodes, chunks, admitted)
-        return self._open_decodes(decodes) if len(decodes) else None
+        if len(decodes):
+            return self._open_decodes(decodes)
+        # Hypotheses that came back with everything computed decode at once.
+        return self.plan(now) if book.membership != members else None
 
     def leapt(self, plan: Plan, more: int) -> None:
         """The last plan was made longer by `more` steps."""
@@ -62,6 +66,8 @@ class Planner:
         """Rows that decode in this step, by rank, with room for their token; whether memory ran short."""
         book, table = self._book, self._book.table
         rows = book.decoding
+        if book.dependent:
+            rows = rows[~np.isin(rows, book.held_back())]
         if not len(rows):
             return rows, False
         if not book.shared_tails:
@@ -81,6 +87,8 @@ class Planner:
         if not len(short):
             return rows, False
         stalled = self._pressure.make_room(short)
+        for row in book.dependent & stalled:
+            stalled.update(book.groups[RequestId(int(table.request[row]))].rows)
         off = table.state[rows] != State.RUNNING
         contended = bool(stalled) or bool(off.any())
         if not contended:
@@ -99,7 +107,7 @@ class Planner:
             first = group.rows[0]
             if row != first and table.scheduled[first] < table.scheduled[row]:
                 continue  # The first sequence computes what this one shares.
-            left = int(table.known[row] - table.scheduled[row])
+            left = int(table.target[row] - table.scheduled[row])
             count = min(budget, left)
             chunks.append((row, count))
             budget -= count
@@ -153,9 +161,9 @@ class Planner:
         fork_from: list[int] = []
         fork_rows: list[int] = []
         for at in range(len(decodes), len(rows)):
-            if samples[at]:
-                row = int(rows[at])
-                children = book.form_siblings(row)
+            row = int(rows[at])
+            if ends[at] == table.target[row]:
+                children = book.form_siblings(row) if samples[at] else []
                 fork_from.extend([at] * len(children))
                 fork_rows.extend(children)
                 book.prefilling.remove(row)
@@ -193,6 +201,7 @@ class Planner:
         book = self._book
         delta_rows, delta_cols, delta_blocks = self._book.memory.take_deltas()
         sources = targets = NO_ENTRIES
+        moved, parents = book.take_moves() if book.moves else (NO_ENTRIES, NO_ENTRIES)
         copies = self._book.memory.take_copies()
         if copies:
             sources, targets = np.array(copies, np.int32).T.copy()
@@ -209,6 +218,8 @@ class Planner:
             fork_rows=fork_rows,
             copy_sources=sources,
             copy_targets=targets,
+            move_rows=moved,
+            move_parents=parents,
             delta_rows=delta_rows,
             delta_cols=delta_cols,
             delta_blocks=delta_blocks,

@@ -205,7 +205,7 @@ class Pressure:
         self._admitted(rows, [first] + [shared] * (len(rows) - 1))
         for row in rows:
             table.scheduled[row] = (first if row == rows[0] else shared) * memory.block_size
-            book.run(row)
+            book.resume(row, moved_in=False)
         group.status = Status.RUNNING
         return True
 
@@ -265,13 +265,7 @@ class Pressure:
         table = self._book.table
         for row in group.rows:
             if table.state[row] == State.OFF:
-                if (
-                    table.known[row] - table.scheduled[row] == 1
-                    and table.known[row] > table.prompt[row]
-                ):
-                    self._book.start_decoding(row)
-                else:
-                    self._book.run(row)
+                self._book.resume(row, moved_in=True)
                 if len(group.rows) > 1:
                     self._book.shared_tails.add(row)
 

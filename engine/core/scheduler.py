@@ -97,6 +97,21 @@ class Scheduler:
         """Of the preemptions, those by swap."""
         return self._pressure.num_swap
 
+    @property
+    def num_running(self) -> int:
+        """Sequences that run. O(1)."""
+        return self._book.num_running
+
+    @property
+    def num_off(self) -> int:
+        """Requests that were preempted or swapped out and are not back. O(1)."""
+        return self._book.num_off
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait, those that are off included. O(1)."""
+        return len(self._queue) + self._book.num_off
+
     # -- requests ----------------------------------------------------------------------------------------------
 
     def submit(self, request: Request, now: TimeNs) -> Rejected | None:
@@ -190,7 +205,7 @@ class Scheduler:
         return Idle()
 
     def most_steps(self, plan: Plan) -> int:
-        """How many steps `extend` could give `plan` if memory has room for them; 1: none but its own. Changes nothing.
+        """How many steps `extend` gives `plan` when asked for as many; 1: none but its own. Changes nothing.
 
         What comes from outside (a submission, an abort, a transfer's end, `next_timer`) ends quiet time, so the driver
         extends by the steps that start before that. O(rows).

@@ -32,6 +32,11 @@ class StampedKV:
 
     def execute(self, plan: Plan) -> list[int]:
         """Applies deltas and copies, checks every read, writes, samples: a token for each of `plan.sampling`."""
+        moved = {
+            row: self.tokens[parent][:-1] + self.tokens[row][-1:]
+            for row, parent in zip(plan.move_rows.tolist(), plan.move_parents.tolist(), strict=True)
+        }
+        self.tokens.update(moved)
         for row, column, block in zip(
             plan.delta_rows.tolist(),
             plan.delta_cols.tolist(),

@@ -6,12 +6,16 @@ from pathlib import Path
 import anyio
 import msgspec
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from engine.core.errors import ExecutorError, TraceError
 from engine.core.journal import Commit, Schedule, Submit
 from engine.core.log import Admitted, Preempted
 from engine.core.plan import Finish
+from sim.cli import replay
 from sim.lockstep import check_journal, check_twin, replay_lockstep
+from tests.conftest import DATA
 from tests.engine.crowd import Told, let_in
 from tests.engine.toy import core_config, scripted, toy_engine
 from traces.recording import RecordingReader
@@ -217,3 +221,20 @@ async def test_recording_holds_what_the_run_did(recording):
     commits = [e.call for e in entries if isinstance(e.call, Commit)]
     assert plans == [commit.step for commit in commits] == list(range(len(plans)))
     assert all(commit.started <= commit.ended <= commit.now for commit in commits)
+
+
+async def test_the_command_line_tells_equal_from_different_by_its_exit_code(recording):
+    app = typer.Typer()
+    app.command()(replay)
+    equal = CliRunner().invoke(app, [str(recording), "--lockstep"])
+    assert equal.exit_code == 0, equal.output
+    assert [line.partition(",")[0] for line in equal.output.splitlines()] == [
+        "journal: equal",
+        "twin: equal",
+    ]
+    changed = CliRunner().invoke(app, [str(edited(recording, change_decision)), "--lockstep"])
+    assert changed.exit_code == 1
+    assert "journal: different at line " in changed.output
+    wrong = CliRunner().invoke(app, [str(DATA / "azure_sample.csv"), "--lockstep"])
+    assert wrong.exit_code == 2
+    assert wrong.stderr.startswith("error: ")

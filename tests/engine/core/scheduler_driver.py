@@ -138,7 +138,10 @@ class Driver:
         self.check()
         return answer
 
-    def commit(self, stops: dict[int, int] | None = None, *, fail: bool = False) -> Outcome:
+    def commit(
+        self, stops: dict[int, int] | None = None, *, fail: bool = False, pick: int = 0
+    ) -> Outcome:
+        """`pick` chooses the parents of beams."""
         plan = self.open.popleft()
         if plan.step not in self.sampled:
             self.sampled[plan.step] = self.kv.execute(plan)
@@ -147,7 +150,9 @@ class Driver:
         results = (
             StepFailed("scripted")
             if fail
-            else Results(plan.sampling, tokens, np.array(codes, np.int8))
+            else Results(
+                plan.sampling, tokens, np.array(codes, np.int8), self._parents(plan.sampling, pick)
+            )
         )
         outcome = self.scheduler.commit(plan, results, self.time())
         self._start_transfers()
@@ -168,6 +173,17 @@ class Driver:
             self.ended[request_id] = Finish.LENGTH
         self.check()
         return outcome
+
+    def _parents(self, sampling: np.ndarray, pick: int) -> np.ndarray | None:
+        """Rows of a beam go on with any row of the same beam; others with their own history."""
+        rows = sampling.tolist()
+        parents = list(rows)
+        for at, row in enumerate(rows):
+            request = self.sequence[row][0]
+            if self.requests[request].beam and request not in self.ended:
+                beam = [r for r in rows if self.sequence[r][0] == request]
+                parents[at] = beam[(pick * (at + 1) + at) % len(beam)]
+        return np.array(parents, np.int32) if parents != rows else None
 
     def transfer(self, pick: int = 0, *, ok: bool = True) -> None:
         transfer = self.transfers.pop(pick % len(self.transfers))

@@ -69,8 +69,9 @@ class SchedulerMachine(RuleBasedStateMachine):
         salt=st.sampled_from(["", "b"]),
         priority=st.integers(0, 2),
         deadline=st.one_of(st.none(), st.integers(1, 60)),
+        beam=st.booleans(),
     )
-    def submit(self, prefix, length, max_tokens, n, private, salt, priority, deadline):
+    def submit(self, prefix, length, max_tokens, n, private, salt, priority, deadline, beam):
         self.driver.submit(
             prefix[:length],
             max_tokens,
@@ -80,6 +81,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             tenant=salt,
             priority=priority,
             deadline=deadline and self.driver.now + deadline,
+            beam=beam and n > 1,
         )
 
     @rule(pick=st.integers(0, 100))
@@ -95,11 +97,16 @@ class SchedulerMachine(RuleBasedStateMachine):
     def schedule(self):
         self.driver.schedule()
 
-    @rule(stopping=st.integers(0, 5), reason=st.sampled_from([Finish.STOP, Finish.FAILED]))
+    @rule(
+        stopping=st.integers(0, 5),
+        reason=st.sampled_from([Finish.STOP, Finish.FAILED]),
+        pick=st.integers(0, 5),
+    )
     @precondition(lambda self: self.driver.open)
-    def commit(self, stopping, reason):
+    def commit(self, stopping, reason, pick):
         requests = self.driver.open[0].requests.tolist()
-        self.driver.commit({r: reason for i, r in enumerate(requests) if i == stopping})
+        stops = {r: reason for i, r in enumerate(requests) if i == stopping}
+        self.driver.commit(stops, pick=pick)
 
     @rule()
     @precondition(lambda self: self.driver.open)
@@ -146,12 +153,13 @@ def random_step(driver: Driver, rng: random.Random) -> None:
         driver.submit(
             rng.choice(PREFIXES)[: rng.randint(1, 39)],
             rng.choice([None, rng.randint(1, 20)]),
-            rng.choice([1, 1, 2, 3]),
+            n := rng.choice([1, 1, 2, 3]),
             private=rng.random() < 0.1,
             salt=rng.choice(["", "b"]),
             tenant=rng.choice("xy"),
             priority=rng.randint(0, 2),
             deadline=rng.choice([None, None, driver.now + rng.randint(1, 60)]),
+            beam=n > 1 and rng.random() < 0.5,
         )
     elif action < 0.17 and driver.requests:
         driver.abort(rng.randrange(len(driver.requests)))
@@ -167,7 +175,7 @@ def random_step(driver: Driver, rng: random.Random) -> None:
             for r in driver.open[0].requests.tolist()
             if rng.random() < 0.05
         }
-        driver.commit(stops, fail=rng.random() < 0.02)
+        driver.commit(stops, fail=rng.random() < 0.02, pick=rng.randrange(6))
 
 
 @pytest.mark.parametrize("seed", range(60))
