@@ -137,7 +137,8 @@ def move(name: str, dst_ids: bool, src_ids: bool) -> Build:
     """A build of the block mover."""
     signature = {
         "dst_ptr": "*i32", "src_ptr": "*i32", "dst_id_ptr": "*i32", "src_id_ptr": "*i32",
-        "words": "i32", "dst_plane_stride": "i64", "src_plane_stride": "i64",
+        "words": "i32", "dst_plane_stride": "i64", "dst_block_stride": "i64", "src_plane_stride": "i64",
+        "src_block_stride": "i64",
     }  # fmt: skip
     return build(name, blocks.move_kernel, signature, blocks.move_constants(dst_ids, src_ids))
 
@@ -164,7 +165,7 @@ def sampling() -> list[Build]:
         "token_ptr": "*i32", "logprob_ptr": "*fp32", "finite_ptr": "*i32", "logits_ptr": "*bf16", "z_ptr": "*fp32",
         "w_ptr": "*fp64", "top_ptr": "*fp32", "top_token_ptr": "*i32", "low_ptr": "*fp32", "raw_top_ptr": "*fp32",
         "raw_sum_ptr": "*fp32", "temperature_ptr": "*fp32", "top_k_ptr": "*i32", "top_p_ptr": "*fp32",
-        "min_p_ptr": "*fp32", "seed_ptr": "*i64", "position_ptr": "*i64", "vocab": "i32", "chunks": "i32",
+        "min_p_ptr": "*fp32", "seed_ptr": "*i64", "counter_ptr": "*i64", "vocab": "i32", "chunks": "i32",
         "logits_stride": "i32",
     }  # fmt: skip
     return [

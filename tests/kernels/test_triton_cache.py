@@ -158,11 +158,11 @@ def test_copies_move_whole_blocks_of_every_plane(dtype):
 def test_gathered_blocks_scatter_back_elsewhere():
     pool = torch.randn(6, 10, 2, 16, 64, device=DEVICE)
     before = pool.clone()
-    staging = torch.full((6, 3, 2, 16, 64), float("nan"), device=DEVICE)
+    staging = torch.full((3, 6, 2, 16, 64), float("nan"), device=DEVICE)
     gather_blocks(staging, pool, ints([8, 1, 5]))
-    assert torch.equal(staging, before[:, [8, 1, 5]])
+    assert torch.equal(staging, before[:, [8, 1, 5]].transpose(0, 1))
     scatter_blocks(pool, staging, ints([0, 9, 2]))
-    before[:, [0, 9, 2]] = staging
+    before[:, [0, 9, 2]] = staging.transpose(0, 1)
     assert torch.equal(pool, before)
 
 
@@ -175,7 +175,7 @@ def test_moving_no_blocks_does_nothing():
 
 def test_blocks_of_other_sizes_are_refused():
     with pytest.raises(ValueError, match="differ"):
-        gather_blocks(torch.zeros(2, 1, 8, 64), torch.zeros(2, 3, 16, 64), ints([0]))
+        gather_blocks(torch.zeros(1, 2, 8, 64), torch.zeros(2, 3, 16, 64), ints([0]))
 
 
 changes = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 8), st.integers(0, 99)), max_size=40)

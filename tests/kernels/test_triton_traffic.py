@@ -112,7 +112,7 @@ def test_moves_and_deltas_touch_what_moves(monkeypatch):
     move = documented(move_kernel, words=words, DST_IDS=1, SRC_IDS=1, programs=programs)
     assert (traffic.loads, traffic.stores) == (6 * move[0], 6 * move[1])
     with counted(monkeypatch) as traffic:
-        gather_blocks(torch.zeros(3, 2, 2, 16, 80), pool, ints([1, 2]))
+        gather_blocks(torch.zeros(2, 3, 2, 16, 80), pool, ints([1, 2]))
     move = documented(move_kernel, words=words, DST_IDS=0, SRC_IDS=1, programs=programs)
     assert (traffic.loads, traffic.stores) == (6 * move[0], 6 * move[1])
     changes = last_changes(*np.arange(3 * 7, dtype=np.int32).reshape(3, 7))
