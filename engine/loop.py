@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.config import CoreConfig
+from engine.core.content import TokenContent
 from engine.core.errors import (
     CapacityError,
     ConfigError,
@@ -28,7 +29,7 @@ from engine.core.errors import (
     InvariantError,
     RequestError,
 )
-from engine.core.ids import RequestId
+from engine.core.ids import RequestId, TimeNs
 from engine.core.plan import (
     Finish,
     MemoryReport,
@@ -43,7 +44,7 @@ from engine.core.scheduler import Scheduler
 from engine.desk import CallRecorder, Desk
 from engine.executor import Executor, NewSequence, Sampled
 from engine.requests import FinishReason, Generation
-from engine.streams import Codec, Stream
+from engine.streams import Choice, Codec, Stream
 from engine.worker import Died, StepDone, Worker
 
 _LOG = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ _REASONS = {
     Finish.STOP: FinishReason.STOP,
     Finish.FAILED: FinishReason.ERROR,
     Finish.ABORTED: FinishReason.ABORT,
+    Finish.DEADLINE: FinishReason.TIMEOUT,
 }
 
 _STOPPED = "the server is shutting down"
@@ -117,6 +119,8 @@ class Engine:
         self._stop_limit_s = stop_limit_s
         self._desk = Desk(Scheduler(config), clock, recorder)
         self._streams: dict[int, Stream] = {}
+        self._choices: dict[int, Choice] = {}
+        """By row: who is told what is sampled there."""
         self._waiting: dict[int, int] = {}
         """Prompt lengths of requests that were never admitted."""
         self._waiting_tokens = 0
@@ -169,7 +173,7 @@ class Engine:
                 code="token_out_of_range",
             )
         self._check_queue(len(prompt))
-        request = Request(RequestId(self._next_id), len(prompt), generation.max_tokens)
+        request = self._request(generation)
         stream = Stream(request.id, generation, self._codec, self._abort)
         if self._recorder is not None:
             self._recorder.prompt(request.id, prompt)
@@ -184,6 +188,23 @@ class Engine:
         self._waiting_tokens += len(prompt)
         self._wake_for_input()
         return stream
+
+    def _request(self, generation: Generation) -> Request:
+        deadline = None
+        if generation.deadline_ms is not None:
+            deadline = TimeNs(self._clock() + generation.deadline_ms * 1_000_000)
+        return Request(
+            id=RequestId(self._next_id),
+            num_prompt=len(generation.prompt),
+            max_tokens=generation.max_tokens,
+            num_sequences=generation.num_sequences,
+            content=TokenContent(generation.prompt),
+            salt=generation.salt,
+            tenant=generation.tenant,
+            weight=generation.weight,
+            priority=generation.priority,
+            deadline=deadline,
+        )
 
     def stop(self) -> None:
         """Makes `run` return: open streams end with an error, steps under way finish. Idempotent."""
@@ -247,32 +268,47 @@ class Engine:
     def _dispatch(self, plans: list[Plan]) -> None:
         assert self._worker is not None
         for plan in plans:
-            new = []
-            for request, _, row in plan.admitted:
-                generation = self._streams[request].generation
-                new.append(NewSequence(row, request, generation.prompt, generation.sampling))
-                self._leave_queue(request)
-            self._worker.put(plan, new)
+            self._worker.put(plan, self._admit(plan) if plan.admitted else [])
+
+    def _admit(self, plan: Plan) -> list[NewSequence]:
+        new = []
+        starts = dict(zip(plan.rows.tolist(), plan.starts.tolist(), strict=True))
+        for request, index, row in plan.admitted:
+            stream = self._streams[request]
+            self._leave_queue(request)
+            if index == 0:
+                stream.num_cached = starts[row]
+            choice = stream.choices[index]
+            choice.row = row
+            self._choices[row] = choice
+            asked = stream.generation
+            new.append(NewSequence(row, request, asked.prompt, asked.sampling, index, asked.salt))
+        return new
 
     def _complete(self, done: StepDone | Died) -> None:
         """Commits a step and delivers what the commit accepted."""
         if isinstance(done, Died):
             raise ExecutorError("the model runner died") from done.cause
         plan = self._desk.open_plans[0]
+        results: Results | StepFailed
         if isinstance(done.outcome, ExecutorError):
-            message = done.outcome.message
-            outcome, plans = self._desk.commit(StepFailed(message), done.started, done.ended)
-            self._dispatch(plans)
-            self._deliver(outcome, [], dict.fromkeys(outcome.ended_requests.tolist(), message))
-            return
-        results, tentative, errors = self._decode(plan, done.outcome)
+            results = StepFailed(done.outcome.message)
+            heard, errors = dict(self._choices), dict.fromkeys(self._choices, results.message)
+        else:
+            results, heard, errors = self._decode(plan, done.outcome)
         outcome, plans = self._desk.commit(results, done.started, done.ended)
+        # A row may be given to another sequence here, so `heard` says whose the results are.
         self._dispatch(plans)
-        self._deliver(outcome, tentative, errors)
+        self._deliver(outcome, heard, errors)
 
-    def _decode(self, plan: Plan, sampled: Sampled) -> tuple[Results, list[Stream], dict[int, str]]:
-        """(results with stops, streams that got a token which the commit must still accept, messages of failed requests)."""
-        rows, requests = plan.rows[plan.samples], plan.requests[plan.samples].tolist()
+    def _decode(
+        self, plan: Plan, sampled: Sampled
+    ) -> tuple[Results, dict[int, Choice], dict[int, str]]:
+        """(results with stops, choices of sampling rows that go on, messages of rows that failed).
+
+        A choice that got a token holds it until the commit has accepted or discarded it.
+        """
+        rows = plan.sampling
         if len(sampled.tokens) != len(rows):
             raise ExecutorError(
                 f"step {plan.step} sampled {len(sampled.tokens)} tokens where {len(rows)} were asked for"
@@ -283,34 +319,47 @@ class Engine:
         errors: dict[int, str] = {}
         for index, message in sampled.failures:
             stops[index] = Finish.FAILED
-            errors[requests[index]] = message
-        tentative = []
-        for index, (request, token) in enumerate(
-            zip(requests, sampled.tokens.tolist(), strict=True)
+            errors[int(rows[index])] = message
+        heard = {}
+        for index, (row, token) in enumerate(
+            zip(rows.tolist(), sampled.tokens.tolist(), strict=True)
         ):
-            stream = self._streams.get(request)
-            if stream is None or request in errors:
+            choice = self._choices.get(row)
+            if choice is None:
                 continue
-            tentative.append(stream)
-            if stream.sampled(token):
+            heard[row] = choice
+            if row not in errors and choice.sampled(token):
                 stops[index] = Finish.STOP
         stops.flags.writeable = False
-        return Results(rows, sampled.tokens, stops), tentative, errors
+        return Results(rows, sampled.tokens, stops), heard, errors
 
-    def _deliver(self, outcome: Outcome, tentative: list[Stream], errors: dict[int, str]) -> None:
-        accepted = outcome.requests.tolist()
-        for request in accepted:
-            self._streams[request].accept()
-        if len(accepted) < len(tentative):
-            kept = set(accepted)
-            for stream in tentative:
-                if stream.request_id not in kept:
-                    stream.discard()
-        for request, reason in zip(
-            outcome.ended_requests.tolist(), outcome.reasons.tolist(), strict=True
-        ):
-            self._leave_queue(request)
-            self._streams.pop(request).end(_REASONS[Finish(reason)], errors.get(request))
+    def _deliver(self, outcome: Outcome, heard: dict[int, Choice], errors: dict[int, str]) -> None:
+        accepted = outcome.rows.tolist()
+        for row in accepted:
+            heard[row].accept()
+        if len(accepted) < len(heard):
+            for row in heard.keys() - set(accepted) - errors.keys():
+                heard[row].discard()
+        for row, reason in zip(outcome.ended_rows.tolist(), outcome.reasons.tolist(), strict=True):
+            heard[row].end(_REASONS[Finish(reason)], errors.get(row))
+            self._let_go(heard[row])
+        for request in outcome.closed:
+            self._close(self._streams[request])
+
+    def _close(self, stream: Stream) -> None:
+        """The core has closed the request: choices that never came into being share the fate of the first."""
+        del self._streams[stream.request_id]
+        if not stream.ended:
+            first = stream.choices[0]
+            assert first.finish is not None
+            stream.end(first.finish, first.error)
+        for choice in stream.choices:
+            self._let_go(choice)
+
+    def _let_go(self, choice: Choice) -> None:
+        """`choice` is told nothing any more."""
+        if choice.row is not None and self._choices.get(choice.row) is choice:
+            del self._choices[choice.row]
 
     # -- ends --------------------------------------------------------------------------------------------------
 
@@ -322,8 +371,8 @@ class Engine:
             self._wake.set()
             return
         self._leave_queue(stream.request_id)
-        del self._streams[stream.request_id]
         stream.end(FinishReason.ABORT)
+        self._close(stream)
         self._wake_for_input()
 
     def _leave_queue(self, request: int) -> None:
@@ -331,6 +380,7 @@ class Engine:
 
     def _fail_open_streams(self, reason: str, core_is_sound: bool) -> None:
         streams, self._streams = self._streams, {}
+        self._choices.clear()
         self._waiting.clear()
         self._waiting_tokens = 0
         for stream in streams.values():

@@ -40,12 +40,15 @@ class RowState:
         self.top_p: NDArray[np.float32] = np.zeros(8, np.float32)
         self.top_k: I32 = np.zeros(8, np.int32)
         self.seed: NDArray[np.uint64] = np.zeros(8, np.uint64)
+        self.index: NDArray[np.int64] = np.zeros(8, np.int64)
 
     def take_in(self, sequence: NewSequence) -> None:
         """Gives the sequence its row, whatever was there before."""
         row, prompt, params = sequence.row, sequence.prompt, sequence.sampling
         self.reserve(row + 1, len(prompt) + 1)
-        self.tokens[row, : len(prompt)] = prompt
+        if sequence.index == 0:
+            self.tokens[row, : len(prompt)] = prompt
+        self.index[row] = sequence.index
         self.temperature[row] = params.temperature
         self.top_p[row] = params.top_p
         self.top_k[row] = params.top_k
@@ -65,6 +68,20 @@ class RowState:
             self.top_p = _grown(self.top_p, rows)
             self.top_k = _grown(self.top_k, rows)
             self.seed = _grown(self.seed, rows)
+            self.index = _grown(self.index, rows)
+
+    def fork(self, parents: I32, children: I32, lengths: I32) -> None:
+        """Each child continues the first tokens of its parent, as many as `lengths` says."""
+        for parent, child, length in zip(
+            parents.tolist(), children.tolist(), lengths.tolist(), strict=True
+        ):
+            self.reserve(child + 1, length)
+            self.tokens[child, :length] = self.tokens[parent, :length]
+
+    def counters(self, rows: I32, positions: I32) -> NDArray[np.int64]:
+        """What `sample` counts by: the position, and above its 32 bits the index of the sequence in its request."""
+        counters: NDArray[np.int64] = (self.index[rows] << 32) + positions
+        return counters
 
     def sampling(self, rows: I32) -> SamplingRows:
         """Parameters of `rows`."""
@@ -101,9 +118,15 @@ class TorchRunner:
         self._rows.apply(plan.delta_rows, plan.delta_cols, plan.delta_blocks)
         try:
             logits = self._model.forward(self._step(plan))
-            rows = plan.rows[plan.samples]
-            positions = (plan.starts + plan.counts)[plan.samples].astype(np.int64)
-            tokens, bad = sample(logits, self._rows.sampling(rows), positions)
+            rows = plan.sampling
+            positions = plan.sampled_positions
+            if len(plan.fork_rows):
+                self._rows.fork(
+                    plan.rows[plan.fork_from], plan.fork_rows, positions[-len(plan.fork_rows) :]
+                )
+                logits = logits[torch.from_numpy(_logits_of(plan))]
+            counters = self._rows.counters(rows, positions)
+            tokens, bad = sample(logits, self._rows.sampling(rows), counters)
         except RuntimeError as error:
             raise ExecutorError(f"step {plan.step} failed in the model: {error}") from error
         if len(rows):
@@ -194,6 +217,13 @@ def build_runner(
         max_context=context,
         vocab_size=shape.vocab_size,
     )
+
+
+def _logits_of(plan: Plan) -> NDArray[np.int64]:
+    """Which of the step's logits each entry of `plan.sampling` samples from."""
+    place = plan.samples.cumsum() - 1
+    of: NDArray[np.int64] = np.concatenate([place[plan.samples], place[plan.fork_from]])
+    return of
 
 
 def _grown(array: NDArray[T], *needed: int) -> NDArray[T]:
