@@ -93,7 +93,9 @@ class StampedKV:
                 block = self.mirror[row, position // self.block_size]
                 place = (block, position % self.block_size)
                 assert place not in written, "two rows write one slot in a step"
-                assert block not in self.busy, "a step writes a frame that a transfer reads or writes"
+                assert block not in self.busy, (
+                    "a step writes a frame that a transfer reads or writes"
+                )
                 written.add(place)
                 self.slots[place] = stamps[position]
         for row, end, samples in zip(rows, ends, plan.samples.tolist(), strict=True):
