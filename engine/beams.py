@@ -78,8 +78,8 @@ class Hypothesis(Struct, frozen=True):
 class Hypotheses:
     """The histories of one beam, and what has finished so far."""
 
-    def __init__(self, width: int, max_tokens: int, length_penalty: float) -> None:
-        """`length_penalty` p: hypotheses are ranked by score / length ** p."""
+    def __init__(self, width: int, max_tokens: int | None, length_penalty: float) -> None:
+        """`length_penalty` p: hypotheses are ranked by score / length ** p. Without `max_tokens` only the core's limit ends it."""
         self.width = width
         self._max_tokens = max_tokens
         self._penalty = length_penalty
@@ -106,7 +106,9 @@ class Hypotheses:
         if len(ranks) < self.width:
             return False
         worst = sorted(ranks, reverse=True)[self.width - 1]
-        longest = self._max_tokens if self._penalty > 0 else length + 1
+        if self._penalty > 0 and self._max_tokens is None:
+            return False
+        longest = self._max_tokens if self._penalty > 0 and self._max_tokens else length + 1
         return worst >= self._rank(float(step.scores.max()), longest)
 
     def best(self, count: int) -> list[Hypothesis]:

@@ -7,6 +7,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from engine.beams import BeamStep
 from engine.core.ids import RequestId
 from engine.core.plan import Plan
 
@@ -21,6 +22,13 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     """0 is off."""
     seed: int = 0
     """64-bit; the driver draws one where the client gives none."""
+
+
+class BeamParams(Struct, frozen=True):
+    """A beam search: the sequences of the request are its hypotheses, and scores decide instead of draws."""
+
+    ends: frozenset[int]
+    """Tokens that end an answer."""
 
 
 class NewSequence(Struct, frozen=True, eq=False):
@@ -38,6 +46,8 @@ class NewSequence(Struct, frozen=True, eq=False):
     """Which sequence of its request."""
     salt: str = ""
     """Frames that hold its content may be those of a sequence with equal content and salt, and of no other."""
+    beam: BeamParams | None = None
+    """Given to every hypothesis of a beam search."""
 
 
 class Sampled(Struct, frozen=True, eq=False):
@@ -46,10 +56,14 @@ class Sampled(Struct, frozen=True, eq=False):
     tokens: NDArray[np.int32]
     failures: tuple[tuple[int, str], ...] = ()
     """(index into `tokens`, message) for rows whose logits were unusable; their token is 0."""
+    beams: tuple[tuple[RequestId, BeamStep], ...] = ()
+    """How each beam of the step goes on; the entries of a `BeamStep` are the beam's rows, in order of their sequences."""
+    parents: NDArray[np.int32] | None = None
+    """For each of `tokens`, the row whose history it continues, where the step has beams."""
 
 
 class Executor(Protocol):
-    """A model over a pool of KV blocks. Called from one worker thread, plans in order, one at a time.
+    """A model over a pool of KV blocks. `execute` is called from one worker thread, plans in order, one at a time.
 
     The runner keeps for each row: its block table (changed only by plan deltas), and its token ids (prompt, then what it
     sampled itself), so that a plan may be executed before the driver has seen the step before.
@@ -57,6 +71,8 @@ class Executor(Protocol):
 
     num_blocks: int
     block_size: int
+    host_blocks: int
+    """Blocks of host memory beside the pool."""
     max_context: int
     vocab_size: int
 
@@ -66,6 +82,18 @@ class Executor(Protocol):
         Raises:
             ExecutorError: the step failed as a whole; state of the named rows is unknown.
         """
+        ...
+
+    def copy_out(self, frames: NDArray[np.int32], hosts: NDArray[np.int32]) -> None:
+        """Copies frames[i] to host block hosts[i]. One transfer at a time, from a thread of its own, beside `execute`.
+
+        Raises:
+            ExecutorError: the copy failed; what was to be written holds anything. The same for `copy_in`.
+        """
+        ...
+
+    def copy_in(self, frames: NDArray[np.int32], hosts: NDArray[np.int32]) -> None:
+        """Copies host block hosts[i] to frames[i]."""
         ...
 
     def close(self) -> None:

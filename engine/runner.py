@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from engine.beam_rows import BeamRows
 from engine.core.errors import ConfigError, ExecutorError
 from engine.core.plan import Plan
 from engine.executor import NewSequence, Sampled
@@ -21,6 +22,7 @@ from engine.models.decoder import Decoder
 from engine.models.pool import DEFAULT_SHARE, pool_blocks
 from engine.models.step import Step, slot_mapping
 from engine.sampling import SamplingRows, sample
+from engine.transfers import HostPool
 from engine.weights.load import LoadedModel
 
 I32 = NDArray[np.int32]
@@ -70,6 +72,12 @@ class RowState:
             self.seed = _grown(self.seed, rows)
             self.index = _grown(self.index, rows)
 
+    def move(self, rows: I32, parents: I32, lasts: list[int]) -> None:
+        """Each of `rows` goes on with the tokens of its parent before position lasts[i], and keeps its own from there."""
+        histories = self.tokens[parents]
+        for row, last, history in zip(rows.tolist(), lasts, histories, strict=True):
+            self.tokens[row, :last] = history[:last]
+
     def fork(self, parents: I32, children: I32, lengths: I32) -> None:
         """Each child continues the first tokens of its parent, as many as `lengths` says."""
         for parent, child, length in zip(
@@ -94,28 +102,42 @@ class TorchRunner:
     """A decoder over a paged pool; implements `engine.executor.Executor`."""
 
     def __init__(
-        self, model: Decoder, *, num_blocks: int, block_size: int, max_context: int, vocab_size: int
+        self,
+        model: Decoder,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_context: int,
+        vocab_size: int,
+        host_blocks: int = 0,
     ) -> None:
         """`num_blocks` and `block_size` are those of the pool that the model's attention owns."""
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.host_blocks = host_blocks
         self.max_context = max_context
         self.vocab_size = vocab_size
         self._model: Decoder | None = model
         self._rows = RowState()
+        self._beams = BeamRows()
+        self._blocks = HostPool(model.frames, host_blocks)
 
     @torch.inference_mode()
     def execute(self, plan: Plan, new: Sequence[NewSequence]) -> Sampled:
-        """Takes in `new`, applies the plan's table deltas, computes its positions, samples.
+        """Takes in `new`, applies the plan's table deltas, copies blocks, computes positions, samples, forks.
 
         Raises:
             ExecutorError: torch failed, or the runner is closed; state of the named rows is unknown.
         """
         if self._model is None:
             raise ExecutorError("the model runner is closed")
+        if len(plan.move_rows):
+            self._rows.move(plan.move_rows, plan.move_parents, self._beams.lasts(plan.move_rows))
         for sequence in new:
             self._rows.take_in(sequence)
+            self._beams.take_in(sequence)
         self._rows.apply(plan.delta_rows, plan.delta_cols, plan.delta_blocks)
+        self._blocks.copy(plan.copy_sources, plan.copy_targets)
         try:
             logits = self._model.forward(self._step(plan))
             rows = plan.sampling
@@ -126,14 +148,25 @@ class TorchRunner:
                 )
                 logits = logits[torch.from_numpy(_logits_of(plan))]
             counters = self._rows.counters(rows, positions)
-            tokens, bad = sample(logits, self._rows.sampling(rows), counters)
+            tokens, unusable = sample(logits, self._rows.sampling(rows), counters)
+            bad = {int(at) for at in unusable}
+            beams, parents = self._beams.choose(rows, positions, logits, tokens, bad)
         except RuntimeError as error:
             raise ExecutorError(f"step {plan.step} failed in the model: {error}") from error
         if len(rows):
             self._rows.reserve(int(rows.max()) + 1, int(positions.max()) + 1)
             self._rows.tokens[rows, positions] = tokens
         tokens.setflags(write=False)
-        return Sampled(tokens, tuple((int(i), "the model's output was not finite") for i in bad))
+        failures = tuple((at, "the model's output was not finite") for at in sorted(bad))
+        return Sampled(tokens, failures, beams, parents)
+
+    def copy_out(self, frames: I32, hosts: I32) -> None:
+        """Copies frames[i] to host block hosts[i]."""
+        self._blocks.copy_out(frames, hosts)
+
+    def copy_in(self, frames: I32, hosts: I32) -> None:
+        """Copies host block hosts[i] to frames[i]."""
+        self._blocks.copy_in(frames, hosts)
 
     def close(self) -> None:
         """Lets go of weights, pool and threads; later plans fail."""
@@ -174,6 +207,7 @@ def build_runner(
     max_context: int | None = None,
     max_batch: int = 256,
     threads: int | None = None,
+    host_blocks: int = 0,
 ) -> TorchRunner:
     """A runner for `model` with its own pool.
 
@@ -187,6 +221,7 @@ def build_runner(
         max_context: most tokens of a sequence; None: what the model was trained for.
         max_batch: most sequences that run at once.
         threads: that compute; None: one for each physical core.
+        host_blocks: blocks of host memory to swap to, beside the pool.
 
     Raises:
         ConfigError: a setting is out of range, or the pool has no room for one block.
@@ -216,6 +251,7 @@ def build_runner(
         block_size=block_size,
         max_context=context,
         vocab_size=shape.vocab_size,
+        host_blocks=host_blocks,
     )
 
 

@@ -31,6 +31,7 @@ class ScriptedExecutor:
         *,
         num_blocks: int,
         block_size: int = 16,
+        host_blocks: int = 0,
         max_context: int = 4096,
         vocab_size: int = 256,
         answer: Answer | None = None,
@@ -38,6 +39,8 @@ class ScriptedExecutor:
         pace: Callable[[Plan], None] | None = None,
         step_fault: Callable[[Plan], BaseException | None] | None = None,
         row_fault: Callable[[int, int], str | None] | None = None,
+        move_pace: Callable[[bool], None] | None = None,
+        move_fault: Callable[[int], ExecutorError | None] | None = None,
         verify: bool = True,
     ) -> None:
         """Sets up an empty cache.
@@ -45,6 +48,7 @@ class ScriptedExecutor:
         Args:
             num_blocks: frames of the pool.
             block_size: positions in a frame.
+            host_blocks: blocks to swap to.
             max_context: most positions of one sequence.
             vocab_size: tokens are drawn from 0 to this, exclusive.
             answer: what to say; without it tokens are drawn pseudo-randomly from 1 to `vocab_size` - 1.
@@ -52,19 +56,25 @@ class ScriptedExecutor:
             pace: called in the worker thread during each step: sleep there, advance a virtual clock, or hold a `Gate`.
             step_fault: an error to raise instead of computing this plan; `ExecutorError` fails the step only.
             row_fault: (request, position of the token to sample) to the message of a failure of that row alone.
+            move_pace: called in the copying thread during each transfer, with whether it goes out.
+            move_fault: an error to raise instead of finishing the transfer of this number, counted from 0.
             verify: check the stamps; off, a step costs no time that grows with the context.
         """
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.host_blocks = host_blocks
         self.max_context = max_context
         self.vocab_size = vocab_size
         self.num_steps = 0
+        self.num_moves = 0
         self.closed = False
         self._answer = answer
         self._end_token = end_token
         self._pace = pace
         self._step_fault = step_fault
         self._row_fault = row_fault
+        self._move_pace = move_pace
+        self._move_fault = move_fault
         self._verify = verify
         self._columns = -(-max_context // block_size)
         self._tables: I32 = np.full((0, self._columns), NO_BLOCK, np.int32)
@@ -77,6 +87,8 @@ class ScriptedExecutor:
         self._stamps: NDArray[np.uint64] = np.zeros((0, max_context), np.uint64)
         """[rows, positions] what the slot of each known position of a row must hold."""
         self._slots: NDArray[np.uint64] = np.zeros(num_blocks * block_size, np.uint64)
+        self._frames = self._slots.reshape(num_blocks, block_size)
+        self._hosts: NDArray[np.uint64] = np.zeros((host_blocks, block_size), np.uint64)
 
     def execute(self, plan: Plan, new: Sequence[NewSequence]) -> Sampled:
         """Takes in `new` and the table deltas, checks and stamps the plan's positions, answers from the script.
@@ -106,6 +118,30 @@ class ScriptedExecutor:
         if self._verify:
             self._stamp_and_read(plan, sound)
         return self._sample(plan)
+
+    def copy_out(self, frames: I32, hosts: I32) -> None:
+        """Copies stamps to host blocks; they are read at the very end, and what is written holds nothing before.
+
+        Raises:
+            ExecutorError: as injected by `move_fault`.
+        """
+        self._hosts[hosts] = _NOTHING
+        self._move(out=True)
+        self._hosts[hosts] = self._frames[frames]
+
+    def copy_in(self, frames: I32, hosts: I32) -> None:
+        """Copies stamps back, in the same way."""
+        self._frames[frames] = _NOTHING
+        self._move(out=False)
+        self._frames[frames] = self._hosts[hosts]
+
+    def _move(self, *, out: bool) -> None:
+        number, self.num_moves = self.num_moves, self.num_moves + 1
+        if self._move_pace is not None:
+            self._move_pace(out)
+        fault = self._move_fault(number) if self._move_fault is not None else None
+        if fault is not None:
+            raise fault
 
     def close(self) -> None:
         """Remembers that it was closed."""
@@ -183,17 +219,16 @@ class ScriptedExecutor:
 
     def _copy(self, plan: Plan) -> None:
         """Copies blocks as they are."""
-        slots = self._slots.reshape(self.num_blocks, self.block_size)
         for source, target in zip(
             plan.copy_sources.tolist(), plan.copy_targets.tolist(), strict=True
         ):
-            slots[target] = slots[source]
+            self._frames[target] = self._frames[source]
 
     def _break(self, plan: Plan) -> None:
         """Nothing is known of the plan's rows from now on, nor of what it was to write."""
         self._broken[plan.rows] = self._broken[plan.fork_rows] = True
         self._slots[self._places(plan.rows, plan.starts, plan.counts)[2]] = _NOTHING
-        self._slots.reshape(self.num_blocks, self.block_size)[plan.copy_targets] = _NOTHING
+        self._frames[plan.copy_targets] = _NOTHING
 
     def _places(self, rows: I32, starts: I32, counts: I32) -> tuple[I32, I32, NDArray[np.int64]]:
         """(index into `rows`, position, slot) of positions [start, start + count) of each row that has a frame there."""

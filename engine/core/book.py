@@ -231,7 +231,7 @@ class Book:
         request = int(self.table.request[rows[0]])
         self.moves.extend((request, row, parent) for row, parent in zip(rows, parents, strict=True))
         self.shared_tails.update(rows, parents)
-        self.record(records.Moved(step, tuple(rows), tuple(parents)))
+        self.record(records.Reparented(step, tuple(rows), tuple(parents)))
 
     def take_moves(self) -> tuple[I32, I32]:
         """(rows, parents) to carry in a plan, without those of requests that ended since."""

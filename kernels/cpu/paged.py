@@ -90,6 +90,8 @@ class PagedAttention:
         self._rotary = None if rotary is None else np.ascontiguousarray(rotary, np.float32)
         self.layer_bytes = shape.frame_bytes * shape.num_blocks
         self.pool = allocate(self.layer_bytes * shape.num_layers)
+        self.frames = self.pool.reshape(shape.num_layers, shape.num_blocks, shape.frame_bytes)
+        """[num_layers, num_blocks, bytes], a view of the pool: frame i is `frames[:, i]`."""
         self.header = np.zeros(steps.HEADER_WORDS, np.int64)
         self.header[steps.KIND : steps.BLOCK_SIZE + 1] = (
             shape.kind,
