@@ -159,7 +159,7 @@ class Desk:
         self._scheduler.transfer_done(number, ok, now)
         transfer = self._moving.pop(number)
         if self._recorder is not None:
-            record = journal.moved(self.num_calls, now, transfer, ok, started, ended)
+            record = journal.transferred(self.num_calls, now, transfer, ok, started, ended)
             self._write(self._recorder, record)
         self.num_calls += 1
 

@@ -21,8 +21,10 @@ def plain_beam_search(
     for _ in range(max_tokens):
         candidates = []
         for place, (tokens, score) in enumerate(live):
-            for token, value in enumerate(log_probs(tokens)):
-                candidates.append((score + float(value), place, token))
+            values = log_probs(tokens)
+            # No more than these of one hypothesis can count.
+            for token in np.argsort(-values, kind="stable")[: width + len(ends)].tolist():
+                candidates.append((score + float(values[token]), place, token))
         candidates.sort(key=lambda c: (-c[0], c[1], c[2]))
         following: list[tuple[list[int], float]] = []
         for score, place, token in candidates:
