@@ -34,7 +34,7 @@ class BeamParams(Struct, frozen=True):
 class NewSequence(Struct, frozen=True, eq=False):
     """A sequence that the runner meets for the first time: it takes over `row`, whatever was there before.
 
-    Sequences of one request after the first come into being, with the tokens of another, when a plan forks them.
+    Sequences of one request share its prompt; those after the first begin to sample when a plan forks them.
     """
 
     row: int

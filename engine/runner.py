@@ -48,8 +48,7 @@ class RowState:
         """Gives the sequence its row, whatever was there before."""
         row, prompt, params = sequence.row, sequence.prompt, sequence.sampling
         self.reserve(row + 1, len(prompt) + 1)
-        if sequence.index == 0:
-            self.tokens[row, : len(prompt)] = prompt
+        self.tokens[row, : len(prompt)] = prompt
         self.index[row] = sequence.index
         self.temperature[row] = params.temperature
         self.top_p[row] = params.top_p
@@ -77,14 +76,6 @@ class RowState:
         histories = self.tokens[parents]
         for row, last, history in zip(rows.tolist(), lasts, histories, strict=True):
             self.tokens[row, :last] = history[:last]
-
-    def fork(self, parents: I32, children: I32, lengths: I32) -> None:
-        """Each child continues the first tokens of its parent, as many as `lengths` says."""
-        for parent, child, length in zip(
-            parents.tolist(), children.tolist(), lengths.tolist(), strict=True
-        ):
-            self.reserve(child + 1, length)
-            self.tokens[child, :length] = self.tokens[parent, :length]
 
     def counters(self, rows: I32, positions: I32) -> NDArray[np.int64]:
         """What `sample` counts by: the position, and above its 32 bits the index of the sequence in its request."""
@@ -143,9 +134,6 @@ class TorchRunner:
             rows = plan.sampling
             positions = plan.sampled_positions
             if len(plan.fork_rows):
-                self._rows.fork(
-                    plan.rows[plan.fork_from], plan.fork_rows, positions[-len(plan.fork_rows) :]
-                )
                 logits = logits[torch.from_numpy(_logits_of(plan))]
             counters = self._rows.counters(rows, positions)
             tokens, unusable = sample(logits, self._rows.sampling(rows), counters)

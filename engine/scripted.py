@@ -157,8 +157,7 @@ class ScriptedExecutor:
             self._add_rows(max(16, row + 1 - len(self._request), len(self._request)))
         self._tables[row] = NO_BLOCK
         self._request[row] = sequence.request
-        self._prompt[row] = len(prompt)
-        self._known[row] = len(prompt) if sequence.index == 0 else 0
+        self._prompt[row] = self._known[row] = len(prompt)
         self._next[row] = -1
         self._broken[row] = False
         self._seed[row] = _seed(prompt, sequence.index)
@@ -196,6 +195,7 @@ class ScriptedExecutor:
             if first < len(rows):
                 self._tables[rows[first]] = NO_BLOCK
                 self._next[rows[first]] = -1
+                self._broken[rows[first]] = False
             begin = first
 
     # -- checks ------------------------------------------------------------------------------------------------
@@ -230,8 +230,8 @@ class ScriptedExecutor:
             self._frames[target] = self._frames[source]
 
     def _break(self, plan: Plan) -> None:
-        """Nothing is known of the plan's rows from now on, nor of what it was to write."""
-        self._broken[plan.rows] = self._broken[plan.fork_rows] = True
+        """Nothing is known from now on of the requests that the plan names, nor of what it was to write."""
+        self._broken[np.isin(self._request, plan.requests)] = True
         self._slots[self._places(plan.rows, plan.starts, plan.counts)[2]] = _NOTHING
         self._frames[plan.copy_targets] = _NOTHING
 
@@ -274,7 +274,7 @@ class ScriptedExecutor:
     def _sample(self, plan: Plan) -> Sampled:
         rows, positions = plan.sampling, plan.sampled_positions
         if len(plan.fork_rows):
-            self._fork(plan)
+            self._check_forks(plan)
         tokens = scripted_tokens(self._seed[rows], positions, self.vocab_size)
         if self._answer is not None:
             offsets = (positions - self._prompt[rows]).tolist()
@@ -300,15 +300,12 @@ class ScriptedExecutor:
         tokens.flags.writeable = False
         return Sampled(tokens, tuple(failures))
 
-    def _fork(self, plan: Plan) -> None:
+    def _check_forks(self, plan: Plan) -> None:
         parents, children = plan.rows[plan.fork_from], plan.fork_rows
         if not plan.samples[plan.fork_from].all():
             raise InvariantError(f"step {plan.step} forks a row that samples nothing")
         if (self._request[parents] != self._request[children]).any():
             raise InvariantError(f"step {plan.step} forks a row of another request")
-        if self._verify:
-            self._stamps[children] = self._stamps[parents]
-        self._broken[children] = self._broken[parents]
 
 
 _NOTHING = np.uint64(0)
