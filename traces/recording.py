@@ -31,6 +31,7 @@ from engine.core.log import (
     Reparented,
     SwapEnded,
     SwapStarted,
+    Uncopied,
 )
 
 VERSION: Final = 2
@@ -70,7 +71,7 @@ class End(Struct, frozen=True, tag="close"):
 Line = (
     Header | Prompt | Tokens | End
     | Submit | Abort | Expire | Schedule | Commit | Transferred
-    | Admitted | Forked | Reparented | Grew | Copied | Evicted | Preempted
+    | Admitted | Forked | Reparented | Grew | Copied | Uncopied | Evicted | Preempted
     | SwapStarted | SwapEnded | Released | Ended
 )  # fmt: skip
 

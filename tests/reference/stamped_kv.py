@@ -117,7 +117,7 @@ class StampedKV:
             strict=True,
         ):
             if row in rows:
-                for position in range(start, end + plan.steps - 1):
+                for position in range(start, end):
                     block = self.mirror[row, position // self.block_size]
                     self.slots[block, position % self.block_size] = GARBAGE
         if len(rows) == len(plan.rows):

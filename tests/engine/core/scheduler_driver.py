@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from engine.core.config import CoreConfig
-from engine.core.content import TokenContent
+from engine.core.content import TokenContent, TraceContent
 from engine.core.ids import RequestId, TimeNs
 from engine.core.log import Ended
 from engine.core.plan import (
@@ -64,6 +64,7 @@ class Driver:
         self.check_every = check_every
         self.calls = 0
         self.open: deque[Plan] = deque()
+        self.hashes: dict[tuple[int, ...], int] = {}
         self.sampled: dict[int, list[int] | list[list[int]]] = {}
         self.transfers: list[Transfer] = []
         self.requests: dict[int, Request] = {}
@@ -86,10 +87,18 @@ class Driver:
         n: int = 1,
         *,
         private: bool = False,
+        trace_block: int = 0,
         **fields: object,
     ) -> int | Rejected:
+        """`trace_block`: the content is known by hashes of so many tokens each, the last one partly filled; 0: by tokens."""
         tokens = list(range(prompt)) if isinstance(prompt, int) else list(prompt)
         content = None if private else TokenContent(np.array(tokens, np.int32))
+        if content is not None and trace_block:
+            prefixes = [
+                tuple(tokens[: at + trace_block]) for at in range(0, len(tokens), trace_block)
+            ]
+            ids = [self.hashes.setdefault(prefix, len(self.hashes)) for prefix in prefixes]
+            content = TraceContent(np.array(ids, np.int64), trace_block)
         request = Request(
             id=RequestId(len(self.requests)),
             num_prompt=len(tokens),
@@ -121,6 +130,7 @@ class Driver:
         self.check()
 
     def schedule(self, leap: int = 1) -> Plan | Idle | Blocked:
+        """Up to `leap` steps. When a leap is under way, what was planned before it has committed, without ends."""
         answer = self.scheduler.schedule(self.time())
         config = self.scheduler.config.scheduler
         self._start_transfers()
@@ -153,6 +163,8 @@ class Driver:
             assert not self.open
             assert not self.transfers
         self.check()
+        while isinstance(answer, Plan) and answer.steps > 1 and len(self.open) > 1:
+            self.commit()
         return answer
 
     def commit(
@@ -160,11 +172,12 @@ class Driver:
     ) -> Outcome:
         """`pick` chooses the parents of beams."""
         plan = self.open.popleft()
+        if plan.steps > 1:
+            stops, fail = {}, False  # Only the twin leaps, and its steps do not fail.
         if plan.step not in self.sampled:
             self.sampled[plan.step] = self.kv.execute(plan)
         tokens = np.array(self.sampled.pop(plan.step), np.int32)
-        stops = stops if stops and plan.steps == 1 else {}
-        codes = [stops.get(self.sequence[row][0], 0) for row in plan.sampling.tolist()]
+        codes = [(stops or {}).get(self.sequence[row][0], 0) for row in plan.sampling.tolist()]
         failed = {r for r, c in zip(plan.sampling.tolist(), codes, strict=True) if c == FAILED}
         # A sequence that fails alone took no sibling's states with it.
         failed = {r for r in failed if self.requests[self.sequence[r][0]].num_sequences == 1}

@@ -11,9 +11,11 @@ CHECK_EVERY = 4
 class SchedulerWorld(World):
     def __init__(self, choose: Choose) -> None:
         budget = choose.between(4, 20)
+        frames, size = choose.between(1, 8), choose.one_of([1, 2, 2, 8, 8, 16])
+        self.capacity = frames * size
         config = core_config(
-            choose.between(1, 8),
-            choose.one_of([1, 2, 8, 16]),
+            frames,
+            size,
             {
                 "host_blocks": choose.one_of([0, 2, 8]),
                 "watermark": choose.one_of([0.0, 0.2]),
@@ -32,19 +34,30 @@ class SchedulerWorld(World):
             max_partial_prefills=choose.one_of([None, 1, 2]),
             aging_ns=choose.one_of([0, 20]),
         )
+        self.trace_block = choose.one_of([0, 0, 3, 8])
         lazy = bool(choose.between(0, 1))
         self.driver = Driver(config, lazy=lazy, check_every=CHECK_EVERY)
 
-    @rule(weight=6)
+    def busy(self) -> bool:
+        return len(self.driver.ended) < len(self.driver.requests)
+
+    @rule(weight=8)
     def submit(self, choose: Choose) -> None:
+        """Mostly what fits; now and then what never can, or is not valid."""
         driver, tenant = self.driver, choose.one_of("xy")
         n = choose.one_of([1, 1, 1, 2, 3])
         deadline = driver.now + choose.between(1, 60) if choose.between(0, 2) == 0 else None
+        fits = choose.between(0, 9) > 0
+        length = (
+            choose.between(1, min(39, -(-self.capacity // 2))) if fits else choose.between(0, 39)
+        )
+        most = max(1, (self.capacity - length) // n) if fits else 30
         driver.submit(
-            choose.one_of(PREFIXES)[: choose.between(0, 39)],
-            None if choose.between(0, 3) == 0 else choose.between(0, 20),
+            choose.one_of(PREFIXES)[:length],
+            None if choose.between(0, 3) == 0 else choose.between(fits, min(most, 60)),
             n,
             private=choose.between(0, 9) == 0,
+            trace_block=self.trace_block,
             salt=choose.one_of(["", "", "b"]),
             tenant=tenant,
             weight=2.0 if tenant == "x" else 1.0,
@@ -61,11 +74,15 @@ class SchedulerWorld(World):
     def expire(self, choose: Choose) -> None:
         self.driver.expire()
 
-    @rule(weight=14)
+    @rule(when=lambda self: not self.busy())
+    def schedule_nothing(self, choose: Choose) -> None:
+        self.driver.schedule()
+
+    @rule(weight=14, when=lambda self: self.busy())
     def schedule(self, choose: Choose) -> None:
         self.driver.schedule()
 
-    @rule(weight=0)
+    @rule(weight=4, when=lambda self: self.busy())
     def leap(self, choose: Choose) -> None:
         self.driver.schedule(leap=choose.between(2, 20))
 
@@ -87,7 +104,7 @@ class SchedulerWorld(World):
     def transfer(self, choose: Choose) -> None:
         self.driver.transfer(choose.between(0, 5), ok=choose.between(0, 4) > 0)
 
-    @rule(weight=2)
+    @rule(weight=2, when=lambda self: self.busy())
     def several_steps(self, choose: Choose) -> None:
         """Undisturbed, so that requests get far."""
         for _ in range(choose.between(2, 8)):
