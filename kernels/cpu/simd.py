@@ -9,7 +9,7 @@ Addresses are int64, offsets are bytes, nothing is aligned and nothing is checke
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -128,7 +128,7 @@ def fetch(builder: Any, base: Any) -> None:
     call(builder, "llvm.prefetch.p0", ir.VoidType(), at(builder, base), I32(0), I32(2), I32(1))
 
 
-def switch(builder: Any, selector: Any, cases: dict[int, Callable[[], None]]) -> None:
+def switch(builder: Any, selector: Any, cases: Mapping[int, Callable[[], None]]) -> None:
     """Emits all of `cases`, of which the one that `selector` names runs; another value runs none."""
     done = builder.append_basic_block("done")
     choice = builder.switch(selector, done)
