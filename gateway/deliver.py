@@ -16,6 +16,7 @@ from engine.core.errors import ServeError
 from engine.requests import Delta
 from gateway.answers import Answer, ChunkUsage
 from gateway.config import GatewayConfig
+from gateway.connection import reset
 from gateway.engine import Stream
 from gateway.errors import describe, error_response
 from gateway.schemas import ENCODER, StreamOptions, Usage
@@ -24,9 +25,6 @@ from gateway.streams import OpenStreams
 
 CLIENT_CLOSED: Final = 499
 """Status in our own records for a client that left before the answer; nobody receives it."""
-
-_DROP_S: Final = 3.0
-"""The system drops a stalled connection by itself (`gateway.server.bind`), but counts more coarsely than we do."""
 
 
 class Delivery:
@@ -97,9 +95,7 @@ class Delivery:
             raise failure
         if not await send_events(self._events(first), self._config, scope, receive, send):
             self._streams.release(self._stream)
-            with anyio.move_on_after(
-                self._config.send_timeout_s
-            ):  # the system drops the connection
+            if reset(scope):
                 await _gone(receive)
 
     async def _events(self, delta: Delta | None) -> AsyncIterator[bytes]:

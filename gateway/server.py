@@ -8,7 +8,6 @@ have ended with an error; the server delivers that, stops, and `serve` raises wh
 """
 
 import errno
-import math
 import signal
 import socket
 from collections.abc import Callable, Generator
@@ -21,6 +20,7 @@ import uvicorn
 from engine.core.errors import ConfigError
 from gateway.app import create_app
 from gateway.config import GatewayConfig
+from gateway.connection import ResettableProtocol
 from gateway.engine import Served
 from gateway.streams import OpenStreams
 
@@ -30,8 +30,6 @@ LAST_WORDS_S: Final = 5
 
 def bind(config: GatewayConfig) -> socket.socket:
     """A listening socket on the configured address; the caller owns it. Cheap, so do it before the model is loaded.
-
-    Its connections are dropped by the system when the peer takes nothing for `send_timeout_s`, whatever is being sent.
 
     Raises:
         ConfigError: the address cannot be listened on; the message says why and what to do.
@@ -46,9 +44,6 @@ def bind(config: GatewayConfig) -> socket.socket:
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):  # inherited by connections; Linux only
-            stall_ms = math.ceil(config.send_timeout_s * 1000)
-            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, stall_ms)
         listener.bind(address)
         listener.listen(2048)
     except OSError as error:
@@ -81,6 +76,7 @@ class Server:
         self._http = _Uvicorn(
             uvicorn.Config(
                 app,
+                http=ResettableProtocol,
                 lifespan="off",
                 ws="none",
                 log_config=None,

@@ -192,12 +192,12 @@ def _one_prompt(prompt: str | list[int | str | list[int]]) -> tuple[str | Sequen
 
 
 def _checked_ids(prompt: Sequence[int], path: str, vocab_size: int) -> Ids:
-    for i, token in enumerate(prompt):
-        if not 0 <= token < vocab_size:
-            raise RequestError(
-                f"`{path}[{i}]` is {token}; token ids of this model are 0 to {vocab_size - 1}",
-                param=f"{path}[{i}]",
-            )
+    if min(prompt) < 0 or max(prompt) >= vocab_size:
+        i, token = next((i, t) for i, t in enumerate(prompt) if not 0 <= t < vocab_size)
+        raise RequestError(
+            f"`{path}[{i}]` is {token}; token ids of this model are 0 to {vocab_size - 1}",
+            param=f"{path}[{i}]",
+        )
     ids = np.array(prompt, np.int32)
     ids.flags.writeable = False
     return ids

@@ -69,12 +69,13 @@ def test_address_is_told_as_clients_write_it() -> None:
         assert url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_signal_lets_running_streams_finish_and_exits_with_0() -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_lets_running_streams_finish_and_exits_with_0(number: signal.Signals) -> None:
     with process(drain_s=20) as (server, url), httpx.Client(base_url=url, timeout=20) as client:
         with client.stream("POST", "/v1/completions", json=STREAM | {"max_tokens": 60}) as stream:
             raw = stream.iter_bytes()
             first = next(raw)
-            server.send_signal(signal.SIGTERM)
+            server.send_signal(number)
             events = read_events(first + b"".join(raw))
         assert finishes(events) == ["length"]
         assert events[-1] == DONE

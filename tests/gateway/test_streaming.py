@@ -1,12 +1,14 @@
 """Streams by the letter: stop strings, split characters, usage, failures (FR-07, FR-08, FR-09, FR-11)."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from engine.core.errors import ExecutorError
 from engine.core.plan import Plan
-from tests.gateway.live import live, scripted, wait_until_free
+from engine.scripted import Gate
+from tests.gateway.live import live, scripted, wait_until, wait_until_free
 from tests.reference.strict_sse import DONE, finishes, read_events, text_of
 
 ENDPOINTS = {
@@ -185,3 +187,28 @@ def test_failure_after_some_tokens_of_an_answer_at_once_is_an_http_status(path: 
         response = client.post(path, json=ENDPOINTS[path])
     assert response.status_code == 500
     assert response.json()["error"]["message"] == "the logits are not numbers"
+
+
+def test_request_that_fails_leaves_the_others_of_its_batch_alone() -> None:
+    gate = Gate()
+
+    def fault(request: int, position: int) -> str | None:
+        return "the logits are bad" if request == 0 and position == 8 else None
+
+    body = ENDPOINTS["/v1/completions"] | {"stream": True}
+    with live(scripted([b"a"] * 20, row_fault=fault, pace=gate)) as client:
+        with ThreadPoolExecutor(2) as threads:
+            failing = threads.submit(client.post, "/v1/completions", json=body)
+            wait_until(client, running=1)
+            going_on = threads.submit(client.post, "/v1/completions", json=body)
+            wait_until(client, running=1, waiting=1)
+            gate.open()
+            failed, complete = (
+                read_events(failing.result().content),
+                read_events(going_on.result().content),
+            )
+        wait_until_free(client)
+    assert failed[-1]["error"]["message"] == "the logits are bad"
+    assert text_of(failed) == "a" * 6
+    assert text_of(complete) == "a" * 20
+    assert complete[-1] == DONE
