@@ -75,6 +75,12 @@ def _tile_rows(rows):
 
 
 @numba.njit(nogil=True)
+def _product(bits, rows, weights, extra, record, groups, out):
+    """`tiles.product`, as one function for all callers."""
+    product(bits, rows, weights, extra, record, groups, out)
+
+
+@numba.njit(nogil=True)
 def _put(scratch, rows, out, stride, accumulate):
     """Moves the valid rows of a tile to float32 rows `stride` bytes apart, or adds them there."""
     for r in range(rows):
@@ -119,7 +125,7 @@ def linear_part(counter, p, scratch):
             for row in range(chunk * ROW_CHUNK, min(chunk * ROW_CHUNK + ROW_CHUNK, rows), ROWS):
                 some = min(ROWS, rows - row)
                 record = panel + (row >> 3) * groups * RECORD
-                product(bits, _tile_rows(some), w, e, record, groups, scratch)
+                _product(bits, _tile_rows(some), w, e, record, groups, scratch)
                 _put(scratch, some, out + row * stride + 4 * TILE * tile, stride, accumulate)
         mine += 1
         item = fetch_add(counter, 1)
@@ -146,7 +152,7 @@ def gated_part(counter, p, scratch):
             record = panel + (row >> 3) * groups * RECORD
             for t in range(4):
                 w, e = weights + (4 * group + t) * size, extra + (4 * group + t) * extra_size
-                product(4, _tile_rows(some), w, e, record, groups, scratch + t * TILE_BYTES)
+                _product(4, _tile_rows(some), w, e, record, groups, scratch + t * TILE_BYTES)
             target = out + ((row >> 3) * out_groups + group) * RECORD
             for r in range(some):
                 gates, ups = scratch + 64 * r, scratch + 2 * TILE_BYTES + 64 * r

@@ -102,7 +102,7 @@ def _prepare_part(counter, p):
     return 1, 1
 
 
-@numba.njit(nogil=True)
+@numba.njit(nogil=True, inline="always")
 def _operate(counter, p, scratch):
     """Takes part in an operation until none of its items is left: (items, those done here)."""
     code = word(p, 0)
@@ -119,16 +119,6 @@ def _operate(counter, p, scratch):
     if code == PREPARE:
         return _prepare_part(counter, p)
     return _rows_part(counter, p)
-
-
-@numba.njit(nogil=True)
-def _run(control, program, length, scratch):
-    for i in range(length):
-        counter = control + COUNTERS + 2 * LINE * i
-        items, mine = _operate(counter, program + 8 * OPERATION_WORDS * i, scratch)
-        if mine:
-            fetch_add(counter + LINE, mine)
-        _wait(counter + LINE, items)
 
 
 @numba.njit(nogil=True)
@@ -151,37 +141,55 @@ def enter(control, rank, scratch, program, length):
 
     `scratch` is the caller's own, of the size its operations need. Compiled by `build.entry`.
     """
-    if rank == 0:
-        for i in range(length):
-            store_i64(control + COUNTERS + 2 * LINE * i, 0)
-            store_i64(control + COUNTERS + 2 * LINE * i + LINE, 0)
-        store_i64(control + LEFT, 0)
-        store_i64(control + JOB + 8 * JOB_PROGRAM, program)
-        store_i64(control + JOB + 8 * JOB_LENGTH, length)
-        generation = load_shared(control + GENERATION) + 1
-        store_i64(control + GATE, generation * 256 + OPEN)
-        fetch_add(control + GENERATION, 1)
-        syscall(_FUTEX, control + GENERATION, _FUTEX_WAKE, 1 << 20, 0)
-        _run(control, program, length, scratch)
-        joined = fetch_add(control + GATE, -OPEN) & (OPEN - 1)
-        _wait(control + LEFT, joined)
-        return
     seen = 0
     while True:
-        spins = 0
-        while load_shared(control + GENERATION) == seen:
-            simd.pause()
-            spins += 1
-            if spins > _SPINS_BEFORE_SLEEP:
-                syscall(_FUTEX, control + GENERATION, _FUTEX_WAIT, seen & 0x7FFFFFFF, 0)
-        seen = load_shared(control + GENERATION)
-        if load_shared(control + STOP):
+        if rank == 0:
+            _open(control, program, length)
+        else:
+            seen = _sleep(control, seen)
+            if load_shared(control + STOP):
+                return
+            if not _join(control, seen):
+                continue
+            program, length = word(control + JOB, JOB_PROGRAM), word(control + JOB, JOB_LENGTH)
+        for i in range(length):
+            counter = control + COUNTERS + 2 * LINE * i
+            items, mine = _operate(counter, program + 8 * OPERATION_WORDS * i, scratch)
+            if mine:
+                fetch_add(counter + LINE, mine)
+            _wait(counter + LINE, items)
+        if rank == 0:
+            joined = fetch_add(control + GATE, -OPEN) & (OPEN - 1)
+            _wait(control + LEFT, joined)
             return
-        if _join(control, seen):
-            _run(
-                control, word(control + JOB, JOB_PROGRAM), word(control + JOB, JOB_LENGTH), scratch
-            )
-            fetch_add(control + LEFT, 1)
+        fetch_add(control + LEFT, 1)
+
+
+@numba.njit(nogil=True)
+def _open(control, program, length):
+    """Sets up a run and wakes the team."""
+    for i in range(length):
+        store_i64(control + COUNTERS + 2 * LINE * i, 0)
+        store_i64(control + COUNTERS + 2 * LINE * i + LINE, 0)
+    store_i64(control + LEFT, 0)
+    store_i64(control + JOB + 8 * JOB_PROGRAM, program)
+    store_i64(control + JOB + 8 * JOB_LENGTH, length)
+    generation = load_shared(control + GENERATION) + 1
+    store_i64(control + GATE, generation * 256 + OPEN)
+    fetch_add(control + GENERATION, 1)
+    syscall(_FUTEX, control + GENERATION, _FUTEX_WAKE, 1 << 20, 0)
+
+
+@numba.njit(nogil=True)
+def _sleep(control, seen):
+    """Waits for a generation other than `seen`, and returns it: briefly spinning, then asleep."""
+    spins = 0
+    while load_shared(control + GENERATION) == seen:
+        simd.pause()
+        spins += 1
+        if spins > _SPINS_BEFORE_SLEEP:
+            syscall(_FUTEX, control + GENERATION, _FUTEX_WAIT, seen & 0x7FFFFFFF, 0)
+    return load_shared(control + GENERATION)
 
 
 def float_bits(value: float) -> int:
