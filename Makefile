@@ -30,10 +30,12 @@ test-fast: $(STAMP) ## Tests without the model
 test-all: $(STAMP) ## Everything, full matrices and soaks
 	$(BIN)/kilburn pull
 	KILBURN_HYPOTHESIS=nightly $(BIN)/python -m pytest -m "not gpu" --timeout 3600
+golden: $(STAMP) ## Record the golden files anew; review the difference
+	$(BIN)/python -m pytest -k golden --rewrite-golden
 bench: $(STAMP) ## Run the benchmarks
 	@mkdir -p build && for b in benchmarks/[a-z]*.py; do $(BIN)/python $$b --json build/$$(basename $$b .py).json || exit 1; done
 check: lint type test ## What CI calls
 clean: ## Remove the environment and build products
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
 
-.PHONY: help install serve fmt lint type test test-fast test-all bench check clean
+.PHONY: help install serve fmt lint type test test-fast test-all golden bench check clean

@@ -16,6 +16,13 @@ settings.register_profile("nightly", deadline=None, max_examples=2000, derandomi
 settings.load_profile(os.environ.get("KILBURN_HYPOTHESIS", "default"))
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Golden files are compared, unless a person asks to record them anew."""
+    parser.addoption(
+        "--rewrite-golden", action="store_true", help="record the files of tests/golden anew"
+    )
+
+
 @pytest.fixture(scope="session")
 def shared_traces() -> Path:
     """The folder of public traces; tests that need it skip where it is absent."""

@@ -2,19 +2,28 @@
 
 Records carry step numbers and no time, hold ints, strings and tuples only, and compare by value: the same calls give the
 same log, bit for bit. `step` is the number of the plan being made, or of the plan being committed, or, for what happens
-between (an abort), of the plan that will be made next.
+between (an abort, a finished transfer), of the plan that will be made next.
 """
 
 from msgspec import Struct
 
 
 class Admitted(Struct, frozen=True, tag="admit"):
-    """`request` was given frames for all its known tokens, in logical order."""
+    """The sequence of `row` was given `blocks` in logical order; the first `shared` of them were in use or cached."""
 
     step: int
     request: int
     row: int
     blocks: tuple[int, ...]
+    shared: int
+
+
+class Forked(Struct, frozen=True, tag="fork"):
+    """`children` share all blocks of `row`."""
+
+    step: int
+    row: int
+    children: tuple[int, ...]
 
 
 class Grew(Struct, frozen=True, tag="grow"):
@@ -25,13 +34,52 @@ class Grew(Struct, frozen=True, tag="grow"):
     blocks: tuple[int, ...]
 
 
+class Copied(Struct, frozen=True, tag="copy"):
+    """Copy-on-write: `row` writes to `target`, a copy of `source`, from now on."""
+
+    step: int
+    row: int
+    source: int
+    target: int
+
+
+class Evicted(Struct, frozen=True, tag="evict"):
+    """Cached content left the index, least recently used first, to serve what follows in the log."""
+
+    step: int
+    blocks: tuple[int, ...]
+
+
 class Preempted(Struct, frozen=True, tag="preempt"):
-    """`request` stops running so that an older one can grow; `num_tokens` positions will be computed again."""
+    """`request` stops running so that an older one can grow. Estimates are 0 where the mode was given, not chosen."""
 
     step: int
     request: int
-    row: int
+    mode: str
+    """`recompute` or `swap`."""
     num_tokens: int
+    """Known positions of its sequences: what recompute computes again, less what stays cached."""
+    swap_ns: int
+    recompute_ns: int
+
+
+class SwapStarted(Struct, frozen=True, tag="swap"):
+    """Transfer `transfer` of `num_blocks` blocks of `request` begins; `direction` is `out` or `in`."""
+
+    step: int
+    request: int
+    direction: str
+    transfer: int
+    num_blocks: int
+
+
+class SwapEnded(Struct, frozen=True, tag="swapped"):
+    """Transfer `transfer` is over; a failed or refused one leaves its request to recompute. Refused: transfer is -1."""
+
+    step: int
+    request: int
+    transfer: int
+    ok: bool
 
 
 class Released(Struct, frozen=True, tag="release"):
@@ -43,11 +91,23 @@ class Released(Struct, frozen=True, tag="release"):
 
 
 class Ended(Struct, frozen=True, tag="end"):
-    """`request` ended; `reason` is a `Finish`. Each request has one such record, and none after it but a release."""
+    """Sequence `index` of `request` ended; `reason` is a `Finish`. -1: all that were left."""
 
     step: int
     request: int
+    index: int
     reason: int
 
 
-Record = Admitted | Grew | Preempted | Released | Ended
+Record = (
+    Admitted
+    | Forked
+    | Grew
+    | Copied
+    | Evicted
+    | Preempted
+    | SwapStarted
+    | SwapEnded
+    | Released
+    | Ended
+)

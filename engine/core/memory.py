@@ -1,19 +1,27 @@
-"""BlockManager: paged KV memory. Block tables over a pool of frames, with the deltas that a device mirror needs.
+"""BlockManager: paged KV memory. Tables over a pool of frames, an index of what they hold, a host pool to swap to.
 
-Knows rows and lengths; knows no requests, no queues, and not who should give way when frames run out.
-Invariants: reference counts equal the references from tables; each frame is in at most one table.
+Knows rows, lengths and content; knows no requests, no queues, and not who should give way when frames run out.
+
+Invariants, beside those of its parts: a frame's references are those of tables, transfers and copies; no frame is in
+two tables unless shared through the index or a fork; a frame that is written is in one table only.
 """
 
 import numpy as np
 
-from engine.core.allocator import Grant
+from engine.core.allocator import Grant, Move
+from engine.core.arrays import I32
 from engine.core.blocks import BlockPool
 from engine.core.config import MemoryConfig
+from engine.core.content import Content, RowContents
 from engine.core.errors import InvariantError
-from engine.core.plan import I32, MemoryReport
+from engine.core.plan import MemoryReport
+from engine.core.prefix import PrefixIndex
+from engine.core.swap import Layout, SwapSpace
 from engine.core.tables import BlockTables
 
 _NOTHING: I32 = np.zeros(0, np.int32)
+_SILENT = -1
+"""In `_published`: the row publishes no (more) blocks."""
 
 
 class BlockManager:
@@ -24,57 +32,308 @@ class BlockManager:
         self.total_blocks = config.num_blocks
         self.pool = BlockPool(config.num_blocks)
         self.tables = BlockTables()
+        self.index = PrefixIndex(config.num_blocks, self.pool.indexed)
+        self.contents = RowContents(config.block_size)
+        self._prefix_cache = config.prefix_cache
+        self._published: I32 = np.full(16, _SILENT, np.int32)
+        self.evicted: list[I32] = []
+        """Frames whose content left the index, until `take_evicted`."""
+        self.num_evicted = 0
+        self.num_copied = 0
+        self.last_hits = 0
+        """Cached blocks that the last granted admission shared."""
+        self.host = SwapSpace(config.host_blocks)
+        self._layouts: dict[int, Layout] = {}
         self._deltas: list[tuple[I32, I32, I32]] = []
+        self._copies: list[tuple[int, int]] = []
 
     @property
     def free_blocks(self) -> int:
-        """Frames that can be handed out now."""
-        return self.pool.free
+        """Frames that can be handed out now: free, or cached and evictable."""
+        return self.pool.available
 
     def blocks_for(self, num_tokens: int) -> int:
         """Frames that `num_tokens` positions take."""
         return -(-num_tokens // self.block_size)
 
-    def could_hold(self, num_tokens: int) -> bool:
-        """Whether a sequence of `num_tokens` positions fits when it is alone."""
-        return self.blocks_for(num_tokens) <= self.total_blocks
+    def could_hold(self, num_shared: int, num_tokens: int, num_rows: int) -> bool:
+        """Whether `num_rows` sequences of `num_tokens` positions, the first `num_shared` equal, fit when alone."""
+        shared = (num_shared - 1) // self.block_size if num_rows > 1 else 0
+        own = self.blocks_for(num_tokens) - shared
+        return shared + num_rows * own <= self.total_blocks
 
-    def admit(self, row: int, num_tokens: int, reserve: int) -> Grant:
-        """Gives `row` room for `num_tokens` positions and leaves `reserve` frames free. O(blocks)."""
-        if self.held_by(row):
-            raise ValueError(f"row {row} already holds frames")
-        needed = self.blocks_for(num_tokens)
-        if needed > self.total_blocks:
+    def longest(self, num_shared: int, num_rows: int) -> int:
+        """The most positions that each of `num_rows` sequences can have when alone, the first `num_shared` equal."""
+        shared = (num_shared - 1) // self.block_size if num_rows > 1 else 0
+        return (shared + (self.total_blocks - shared) // num_rows) * self.block_size
+
+    # -- sequences ---------------------------------------------------------------------------------------------
+
+    def open(self, row: int, content: Content | None, salt: str) -> None:
+        """`row` stands for a sequence that starts with `content`; it holds nothing yet."""
+        if row >= len(self._published):
+            grown = np.full(max(row + 1, 2 * len(self._published)), _SILENT, np.int32)
+            grown[: len(self._published)] = self._published
+            self._published = grown
+        if content is not None and self._prefix_cache:
+            self.contents.open(row, content, salt)
+
+    def close(self, row: int) -> None:
+        """The sequence of `row`, which holds nothing, is over."""
+        self.contents.close(row)
+
+    def accept(self, rows: I32, positions: I32, tokens: I32) -> None:
+        """tokens[i] stands at positions[i] of rows[i]: content for blocks to come."""
+        self.contents.accept(rows, positions, tokens)
+
+    def admit_group(self, members: list[tuple[int, int]], num_shared: int, reserve: int) -> Grant:
+        """`admit` for rows whose first `num_shared` positions are equal: full blocks of those are held once.
+
+        The first row computes the shared part. All or nothing.
+        """
+        first, num_tokens = members[0]
+        if any(self.held_by(row) for row, _ in members):
+            raise ValueError("a row of the group already holds frames")
+        keys = self.contents.num_keys(first, num_tokens - 1)
+        hits = _NOTHING
+        if keys:
+            hits = self.index.lookup(self.contents.salts[first], self.contents.keys(first, 0, keys))
+        shared = num_shared // self.block_size
+        needed = [self.blocks_for(num_tokens) - len(hits)]
+        needed += [self.blocks_for(tokens) - shared for _, tokens in members[1:]]
+        pinned = self.pool.num_cached_of(hits) if len(hits) else 0
+        total = sum(needed)
+        if total + len(hits) > self.total_blocks:
             return Grant.NEVER
-        if needed + reserve > self.pool.free:
+        if total + pinned + reserve > self.pool.available:
             return Grant.LATER
-        blocks = self.pool.take(needed)
-        assert blocks is not None
+        if len(hits):
+            self.pool.share(hits)
+        fresh = self._take(total)
+        assert fresh is not None
+        own = np.concatenate([hits, fresh[: needed[0]]]) if len(hits) else fresh[: needed[0]]
+        self._set(first, own)
+        self._published[first] = len(hits) if first in self.contents.salts else _SILENT
+        at = needed[0]
+        for (row, _), count in zip(members[1:], needed[1:], strict=True):
+            if shared:
+                self.pool.share(own[:shared])
+            self._set(row, np.concatenate([own[:shared], fresh[at : at + count]]))
+            self._published[row] = shared if row in self.contents.salts else _SILENT
+            at += count
+        self.last_hits = len(hits)
+        return Grant.OK
+
+    def _take(self, count: int) -> I32 | None:
+        taken = self.pool.take(count)
+        if taken is None:
+            return None
+        blocks, evicted = taken
+        if len(evicted):
+            self.index.drop(evicted)
+            self.evicted.append(evicted)
+            self.num_evicted += len(evicted)
+        return blocks
+
+    def _set(self, row: int, blocks: I32) -> None:
+        """`row`, which is empty, holds `blocks`."""
         self.tables.extend(row, blocks)
         self._deltas.append(
-            (np.full(needed, row, np.int32), np.arange(needed, dtype=np.int32), blocks)
+            (np.full(len(blocks), row, np.int32), np.arange(len(blocks), dtype=np.int32), blocks)
         )
-        return Grant.OK
+
+    def fork(self, parent: int, child: int, num_tokens: int) -> None:
+        """`child`, which is empty, holds the frames of `parent`, whose first `num_tokens` positions are known."""
+        blocks = self.tables.of(parent).copy()
+        self.pool.share(blocks)
+        self._set(child, blocks)
+        if parent in self.contents.salts:
+            self.contents.fork(parent, child, num_tokens)
+        self._published[child] = self._published[parent]
+
+    # -- growth ------------------------------------------------------------------------------------------------
 
     def short(self, rows: I32, lengths: I32) -> I32:
         """Indices into `rows` of those whose table cannot hold `lengths` positions."""
         lacking = self.tables.counts[rows] * self.block_size < lengths
-        return np.flatnonzero(lacking).astype(np.int32)
+        return lacking.nonzero()[0].astype(np.int32)
 
     def grow(self, rows: I32) -> I32 | None:
-        """Gives each of `rows` one more frame; the frames, or None where the pool has too few."""
-        blocks = self.pool.take(len(rows))
+        """Gives each of `rows` one more frame; the frames, or None where there are too few."""
+        blocks = self._take(len(rows))
         if blocks is None:
             return None
         columns = self.tables.append_each(rows, blocks)
         self._deltas.append((rows, columns, blocks))
         return blocks
 
+    def room_of(self, rows: I32) -> I32:
+        """Positions that each of `rows` has frames for."""
+        return self.tables.counts[rows] * self.block_size
+
+    def grow_each(self, rows: I32) -> tuple[I32, int]:
+        """Gives a frame for each entry of `rows`, which may name a row several times, in order.
+
+        (frames, how many of the first were free rather than evicted for this).
+        """
+        num_free = self.pool.free
+        blocks = self._take(len(rows))
+        if blocks is None:
+            raise ValueError("grow_each must be asked for no more than is free")
+        columns = self.tables.append_many(rows, blocks)
+        self._deltas.append((rows, columns, blocks))
+        return blocks, min(num_free, len(rows))
+
+    def shares_tail(self, row: int, position: int) -> bool:
+        """Whether writing `position` of `row` would write a frame that another sequence holds."""
+        column = position // self.block_size
+        if column >= self.tables.counts[row]:
+            return False
+        block = self.tables.blocks[row, column]
+        return bool(self.pool.refs[block] - self.pool.moves[block] > 1)
+
+    def make_writable(self, row: int, position: int) -> tuple[int, int] | None:
+        """Copy-on-write: gives `row` a frame of its own for `position`; (source, copy), or None where there is none.
+
+        The source stays referenced until `copied` says that the copy has run.
+        """
+        taken = self._take(1)
+        if taken is None:
+            return None
+        column = position // self.block_size
+        source, copy = int(self.tables.blocks[row, column]), int(taken[0])
+        self.tables.blocks[row, column] = copy
+        self.pool.moves[source] += 1
+        self._deltas.append(
+            (np.array([row], np.int32), np.array([column], np.int32), taken.astype(np.int32))
+        )
+        self._copies.append((source, copy))
+        self.num_copied += 1
+        return source, copy
+
+    def copied(self, sources: list[int]) -> None:
+        """The copies from `sources` have run: their references go."""
+        for source in sources:
+            self.pool.moves[source] -= 1
+            self.pool.give(np.array([source], np.int32))
+
+    # -- release -----------------------------------------------------------------------------------------------
+
+    def publish(self, row: int, num_tokens: int) -> None:
+        """Makes the full blocks within `num_tokens` known and computed positions of `row` findable."""
+        done = int(self._published[row])
+        if done == _SILENT:
+            return
+        last = self.contents.num_keys(row, num_tokens)
+        if last <= done:
+            if self.contents.ends(row, done):
+                self._published[row] = _SILENT
+            return
+        frames = self.tables.of(row)
+        if done and not self.pool.indexed[frames[done - 1]]:
+            return  # A sibling computes the parent and has not published it.
+        added = self.index.publish(
+            self.contents.salts[row],
+            int(frames[done - 1]) if done else -1,
+            self.contents.keys(row, done, last),
+            frames[done:last],
+        )
+        self._published[row] = done + added if added else _SILENT
+
+    def publish_all(self, rows: I32, computed: I32) -> None:
+        """`publish` for each of `rows` that has a full block to publish, in order."""
+        done = self._published[rows]
+        for i in np.flatnonzero((done >= 0) & (computed // self.block_size > done)).tolist():
+            self.publish(int(rows[i]), int(computed[i]))
+
+    def silence(self, row: int) -> None:
+        """`row` publishes nothing from now on: its computed content is not to be trusted."""
+        self._published[row] = _SILENT
+
     def release(self, row: int) -> int:
         """Takes all frames from `row`; how many it held."""
         blocks = self.tables.clear(row)
         self.pool.give(blocks)
+        self._published[row] = _SILENT
         return len(blocks)
+
+    # -- swap --------------------------------------------------------------------------------------------------
+
+    def swap_out(self, group: int, members: list[tuple[int, int]]) -> Move | None:
+        """Takes all frames from the rows of `members` (row, valid positions) and moves what is valid to the host.
+
+        None, and no change, where the host pool has too few blocks. The frames come back with `moved`.
+        """
+        columns = [self.tables.of(row)[: self.blocks_for(valid)] for row, valid in members]
+        stored = self.host.store([column.copy() for column in columns])
+        if stored is None:
+            return None
+        frames, layout = stored
+        self._hold(frames)
+        self._layouts[group] = layout
+        for row, _ in members:
+            self.release(row)
+        return Move(frames, layout.blocks)
+
+    def swap_in(
+        self, group: int, members: list[tuple[int, int]], valid: int, reserve: int
+    ) -> Move | Grant:
+        """Gives the rows of `members` (row, known positions) frames again, and moves in what the index does not have.
+
+        `valid` positions of the first row lie on the host.
+        """
+        layout = self._layouts[group]
+        first = members[0][0]
+        keys = self.contents.num_keys(first, valid)
+        hits = _NOTHING
+        if keys:
+            hits = self.index.lookup(self.contents.salts[first], self.contents.keys(first, 0, keys))
+        known = dict(zip(layout.columns[0].tolist(), hits.tolist(), strict=False))
+        missing = [host for host in layout.blocks.tolist() if host not in known]
+        tails = [
+            self.blocks_for(tokens) - len(column)
+            for (_, tokens), column in zip(members, layout.columns, strict=True)
+        ]
+        total = len(missing) + sum(tails)
+        pinned = self.pool.num_cached_of(hits) if len(hits) else 0
+        if total + pinned + reserve > self.pool.available:
+            return Grant.LATER
+        if len(hits):
+            self.pool.share(hits)
+        fresh = self._take(total)
+        assert fresh is not None
+        moved = fresh[: len(missing)]
+        known.update(zip(missing, moved.tolist(), strict=True))
+        at = len(missing)
+        seen: set[int] = set()
+        for (row, _), column, tail in zip(members, layout.columns, tails, strict=True):
+            frames = np.array([known[host] for host in column.tolist()], np.int32)
+            again = np.array([f for f in frames.tolist() if f in seen], np.int32)
+            self.pool.share(again)
+            seen.update(frames.tolist())
+            self._set(row, np.concatenate([frames, fresh[at : at + tail]]))
+            at += tail
+            leading = np.flatnonzero(~self.pool.indexed[frames])
+            if row in self.contents.salts:
+                self._published[row] = leading[0] if len(leading) else len(frames)
+        self._hold(moved)
+        self.last_hits = len(hits)
+        return Move(moved, np.array(missing, np.int32))
+
+    def moved(self, frames: I32) -> None:
+        """A transfer that touched `frames` is over: its references go."""
+        self.pool.moves[frames] -= 1
+        self.pool.give(frames)
+
+    def forget(self, group: int) -> None:
+        """What `group` has on the host is not needed any more."""
+        self.host.drop(self._layouts.pop(group))
+
+    def _hold(self, frames: I32) -> None:
+        self.pool.share(frames)
+        self.pool.moves[frames] += 1
+
+    # -- looking -----------------------------------------------------------------------------------------------
 
     def blocks_of(self, row: int) -> I32:
         """The frames of `row` in logical order: a view."""
@@ -94,27 +353,55 @@ class BlockManager:
         rows, columns, blocks = zip(*deltas, strict=True)
         return np.concatenate(rows), np.concatenate(columns), np.concatenate(blocks)
 
+    def take_evicted(self) -> tuple[int, ...]:
+        """Frames whose content left the index since the last take, in order."""
+        evicted, self.evicted = self.evicted, []
+        return tuple(np.concatenate(evicted).tolist()) if evicted else ()
+
+    def take_copies(self) -> list[tuple[int, int]]:
+        """(source, copy) of the copy-on-writes since the last take, to run before the step that follows."""
+        copies, self._copies = self._copies, []
+        return copies
+
     def check_invariants(self) -> None:
-        """Raises `InvariantError` unless counts equal references and no frame is in two tables. O(frames + entries)."""
+        """Raises `InvariantError` unless references are those of tables and transfers. O(frames + entries)."""
         self.pool.check_invariants()
         self.tables.check_invariants()
+        self.index.check_invariants()
         listed = self.tables.blocks[self.tables.blocks >= 0]
         references = np.bincount(listed, minlength=self.total_blocks)
-        if (references != self.pool.refs).any():
-            raise InvariantError("reference counts differ from the references in the block tables")
-        if (references > 1).any():
-            raise InvariantError("a frame is in two block tables")
+        if (references + self.pool.moves != self.pool.refs).any():
+            raise InvariantError(
+                "reference counts differ from the references of tables and transfers"
+            )
 
-    def report(self, used_tokens: int, num_running: int, num_waiting: int) -> MemoryReport:
-        """The pool at this moment."""
-        held = self.total_blocks - self.pool.free
+        self.host.check_invariants(list(self._layouts.values()))
+
+    def report(
+        self, computed: I32, num_running: int, num_waiting: int, num_swapped: int
+    ) -> MemoryReport:
+        """The pool at this moment; `computed[row]` positions of each row hold a token state. O(entries)."""
+        pool, size = self.pool, self.block_size
+        counts = self.tables.counts[: len(computed)]
+        rows, columns = np.nonzero(np.arange(counts.max(initial=0)) < counts[:, None])
+        filled = np.minimum(np.maximum(computed[rows] - columns * size, 0), size)
+        states = np.zeros(pool.total, np.int32)
+        np.maximum.at(states, self.tables.blocks[rows, columns], filled)
+        moving = int(np.count_nonzero((pool.moves == pool.refs) & (pool.refs > 0)))
+        held = pool.total - pool.free - pool.cached - moving
         return MemoryReport(
-            block_size=self.block_size,
-            total_blocks=self.total_blocks,
-            free_blocks=self.pool.free,
+            block_size=size,
+            total_blocks=pool.total,
+            free_blocks=pool.free,
+            cached_blocks=pool.cached,
             held_blocks=held,
-            used_tokens=used_tokens,
-            allocated_tokens=held * self.block_size,
+            moving_blocks=moving,
+            used_tokens=int(states.sum()),
+            allocated_tokens=held * size,
+            logical_blocks=len(rows),
+            host_blocks=self.host.total,
+            host_used_blocks=self.host.total - self.host.free,
             num_running=num_running,
             num_waiting=num_waiting,
+            num_swapped=num_swapped,
         )

@@ -4,21 +4,21 @@ Arrays are marked non-writable by whoever makes them. One array a field: a Struc
 """
 
 from enum import IntEnum
+from typing import Final
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
-from engine.core.ids import RequestId
+from engine.core.arrays import I8, I32, I64, Bools
+from engine.core.content import Content
+from engine.core.ids import RequestId, TimeNs
 
-I32 = NDArray[np.int32]
-I64 = NDArray[np.int64]
-I8 = NDArray[np.int8]
-Bools = NDArray[np.bool_]
+NO_ENTRIES: Final[I32] = np.zeros(0, np.int32)
+NO_ENTRIES.flags.writeable = False
 
 
 class Finish(IntEnum):
-    """Why a request ended. `NONE` in a column means: it goes on."""
+    """Why a sequence ended. `NONE` in a column means: it goes on."""
 
     NONE = 0
     LENGTH = 1
@@ -29,16 +29,30 @@ class Finish(IntEnum):
     """The model failed for it, reported in `Results.stops` or by `StepFailed`."""
     ABORTED = 4
     """The driver called `abort`."""
+    DEADLINE = 5
+    """Its deadline passed; found by `expire`."""
 
 
-class Request(Struct, frozen=True):
-    """One prompt to continue. The core sees lengths only."""
+class Request(Struct, frozen=True, eq=False):
+    """One prompt to continue, in one or several sequences. The core sees lengths, and content only as keys."""
 
     id: RequestId
     num_prompt: int
     """Prompt length in tokens."""
     max_tokens: int | None = None
-    """Most tokens to generate; None: what context and pool leave, min(context, pool) - prompt."""
+    """Most tokens to generate for each sequence; None: what context and pool leave."""
+    num_sequences: int = 1
+    """Sequences that continue the prompt (`n`, `best_of`)."""
+    content: Content | None = None
+    """What the prompt holds; None: its blocks are never shared."""
+    salt: str = ""
+    """Content is shared only among requests of equal salt."""
+    tenant: str = ""
+    weight: float = 1.0
+    """`fair`: the tenant's share."""
+    priority: int = 0
+    """Class: smaller goes first."""
+    deadline: TimeNs | None = None
 
 
 class Rejected(Struct, frozen=True):
@@ -65,12 +79,34 @@ class Plan(Struct, frozen=True, eq=False):
     """True where the row's last position is its last known token, so that a token at position `start + count` is sampled."""
     num_decodes: int
     """The first `num_decodes` rows compute exactly the token that the step before sampled."""
-    admitted: tuple[tuple[RequestId, int], ...]
-    """(request, row) of each request that gets its row with this plan. A row keeps its request through preemption."""
+    admitted: tuple[tuple[RequestId, int, int], ...]
+    """(request, index of the sequence in it, row) of each sequence that gets its row with this plan. A row keeps its sequence through preemption."""
     delta_rows: I32
     """Block-table entries that changed since the plan before: table[delta_rows, delta_cols] = delta_blocks."""
     delta_cols: I32
     delta_blocks: I32
+    fork_from: I32 = NO_ENTRIES
+    """Index into `rows` of the sampling row whose last logits fork_rows[i] samples from, too."""
+    fork_rows: I32 = NO_ENTRIES
+    """Rows that come into being with this step, sharing everything before the sampled token."""
+    copy_sources: I32 = NO_ENTRIES
+    """Frames to copy, to the frames at the same place of `copy_targets`, before anything is computed."""
+    copy_targets: I32 = NO_ENTRIES
+
+    steps: int = 1
+    """Leap: the step is run this many times, each row one position further each time; then every row decodes."""
+
+    @property
+    def last_step(self) -> int:
+        """Number of the last step; `step` unless it leaps."""
+        return self.step + self.steps - 1
+
+    @property
+    def sampling(self) -> I32:
+        """Rows for which the step samples a token: of `rows` those with `samples`, then `fork_rows`."""
+        if self.num_decodes == len(self.rows):
+            return self.rows
+        return np.concatenate([self.rows[self.samples], self.fork_rows])
 
     @property
     def num_tokens(self) -> int:
@@ -87,17 +123,17 @@ class Blocked(Struct, frozen=True):
 
 
 class Results(Struct, frozen=True, eq=False):
-    """What a step sampled: one entry for each row of the plan that samples, in plan order."""
+    """What a step sampled: one entry for each of `Plan.sampling`, in that order."""
 
     rows: I32
     tokens: I32
-    """Sampled token ids; the twin, which has none, gives 0."""
+    """Sampled token ids; the twin, which has none, gives 0. Of a leap: [steps, rows]."""
     stops: I8
     """`Finish.NONE`, or `STOP` / `FAILED` found outside the core. A stopping token still counts as generated."""
 
 
 class StepFailed(Struct, frozen=True):
-    """The whole step failed: every request that its plan names ends as `FAILED`."""
+    """The whole step failed: every request that its plan names and that still runs ends as `FAILED`."""
 
     message: str
 
@@ -109,23 +145,49 @@ class Outcome(Struct, frozen=True, eq=False):
     rows: I32
     requests: I64
     tokens: I32
-    """Accepted tokens in plan order."""
-    ended: I64
-    """Requests that ended with this commit, in plan order; each request ends exactly once."""
+    """Accepted tokens; of a leap [steps, rows], as in the results."""
+    counts: I32
+    """How many tokens of each row were accepted: 1; of a leap, `steps`, or one less where the last was discarded."""
+    ended_rows: I32
+    """Rows whose sequence ended with this commit, in plan order; each sequence ends exactly once."""
+    ended_requests: I64
     reasons: I8
-    """`Finish` of each of `ended`."""
+    """`Finish` of each."""
+    closed: tuple[RequestId, ...]
+    """Requests whose last sequence ended with this commit."""
+
+
+class Transfer(Struct, frozen=True, eq=False):
+    """Copy blocks between the pools, then say so by `transfer_done`. May run beside steps."""
+
+    id: int
+    request: RequestId
+    out: bool
+    """True: frames to host. False: host to frames."""
+    frames: I32
+    hosts: I32
 
 
 class MemoryReport(Struct, frozen=True):
-    """The pool at this moment. `free + held == total` frames; token counts in token positions."""
+    """The pool at this moment. free + cached + held + moving = total frames; token counts in token positions."""
 
     block_size: int
     total_blocks: int
     free_blocks: int
+    cached_blocks: int
+    """Without an owner, content still findable, evictable."""
     held_blocks: int
+    moving_blocks: int
+    """Held by transfers and copies only."""
     used_tokens: int
-    """Positions that hold a computed token state."""
+    """Positions of held frames that hold a computed token state; a shared position counts once."""
     allocated_tokens: int
     """Positions of held frames; allocated - used is allocated and not (yet) used."""
+    logical_blocks: int
+    """Blocks that sequences would hold without sharing; sharing saves (logical - held) / logical (Kwon et al., 6.3)."""
+    host_blocks: int
+    host_used_blocks: int
     num_running: int
     num_waiting: int
+    """Waiting, preempted or swapped out."""
+    num_swapped: int = 0

@@ -1,16 +1,15 @@
 """RowTable: what the scheduler knows of each sequence, one array a fact, one row a sequence. No decisions here.
 
-    0 <= computed <= scheduled < length <= limit        of a running row
-    prompt + generated <= length                        the rest is promised by open plans
-
-States:  free -> running -> ended -> free, and running -> preempted -> running; see `scheduler.py` for who moves them.
+A running row has 0 <= computed <= scheduled <= known - 1 while its known tokens are computed (prefill), and then decodes:
+each step computes one more position. What can be derived is not stored: positions that commits have reported are
+`scheduled` less what open plans still compute, and a decoding row knows one token more than it has computed.
 """
 
 from enum import IntEnum
 
 import numpy as np
 
-from engine.core.plan import I32, I64
+from engine.core.arrays import I32, I64
 
 
 class State(IntEnum):
@@ -18,35 +17,37 @@ class State(IntEnum):
 
     FREE = 0
     RUNNING = 1
-    PREEMPTED = 2
-    ENDED = 3
+    FORMING = 2
+    """Reserved for a sequence that comes into being when its prompt's last chunk is planned."""
+    OFF = 3
+    """Preempted or swapped out."""
+    ENDED = 4
     """Over, but an open plan still names it: its frames stay until that plan commits."""
 
 
 class RowTable:
-    """Columns by row; grown by doubling, rows reused smallest first."""
+    """Columns by row; grown by doubling, rows given back last are reused first."""
 
     def __init__(self) -> None:
         size = 16
         self.state: I32 = np.zeros(size, np.int32)
         self.request: I64 = np.full(size, -1, np.int64)
-        self.arrival: I64 = np.zeros(size, np.int64)
-        """Submission order: smaller is older."""
+        self.index: I32 = np.zeros(size, np.int32)
+        """Which sequence of its request."""
+        self.rank: I64 = np.zeros(size, np.int64)
+        """Order of running: (class, arrival) as one number; smaller runs first and gives way last."""
         self.prompt: I32 = np.zeros(size, np.int32)
         self.limit: I32 = np.zeros(size, np.int32)
         """Prompt + max_tokens: the length at which it ends."""
-        self.generated: I32 = np.zeros(size, np.int32)
-        """Tokens accepted by commits."""
-        self.length: I32 = np.zeros(size, np.int32)
-        """Tokens known, or promised by an open plan."""
+        self.known: I32 = np.zeros(size, np.int32)
+        """Tokens that were known when it last began to run; a row that is off: all that are known."""
         self.scheduled: I32 = np.zeros(size, np.int32)
         """Positions computed, or to be computed by an open plan."""
-        self.computed: I32 = np.zeros(size, np.int32)
-        """Positions that a commit has reported computed."""
-        self.plans: I32 = np.zeros(size, np.int32)
-        """Open plans that name it."""
         self.floor: I32 = np.zeros(size, np.int32)
-        """`generated` when it last resumed, -1 before any preemption: at or under it, the row is immune."""
+        """`known` when it last resumed, -1 before any preemption: until it knows more, the row is immune."""
+        self.tenant: I32 = np.zeros(size, np.int32)
+        self.paid: I32 = np.zeros(size, np.int32)
+        """Prompt positions that its tenant was charged for."""
         self._free = list(range(size - 1, -1, -1))
 
     def take(self) -> int:
@@ -60,19 +61,21 @@ class RowTable:
             self._free = list(range(2 * size - 1, size - 1, -1))
         return self._free.pop()
 
-    def open(self, row: int, request: int, arrival: int, prompt: int, limit: int) -> None:
-        """Gives `row` to a request that has not run yet."""
+    def open(self, row: int, request: int, index: int, rank: int, prompt: int, limit: int) -> None:
+        """Gives `row` to a sequence that has not run yet."""
         self.request[row] = request
-        self.arrival[row] = arrival
+        self.index[row] = index
+        self.rank[row] = rank
         self.prompt[row] = prompt
         self.limit[row] = limit
-        self.generated[row] = 0
+        self.known[row] = prompt
         self.scheduled[row] = 0
         self.floor[row] = -1
+        self.paid[row] = 0
 
     def free(self, row: int) -> None:
         """Gives `row` back; no open plan may name it."""
         self.state[row] = State.FREE
         self.request[row] = -1
-        self.computed[row] = 0
+        self.scheduled[row] = 0
         self._free.append(row)

@@ -5,9 +5,9 @@ Invariants: entries [0, counts[row]) of a row are frames, the rest are NO_BLOCK;
 
 import numpy as np
 
+from engine.core.arrays import I32
 from engine.core.errors import InvariantError
 from engine.core.ids import NO_BLOCK
-from engine.core.plan import I32
 
 _FIRST_ROWS = 16
 _FIRST_WIDTH = 16
@@ -50,6 +50,19 @@ class BlockTables:
         self.reserve(0, int(columns.max()) + 1)
         self.blocks[rows, columns] = blocks
         self.counts[rows] = columns + 1
+        return columns
+
+    def append_many(self, rows: I32, blocks: I32) -> I32:
+        """Appends blocks[i] to rows[i] in order, rows may repeat; the columns that were set."""
+        order = np.argsort(rows, kind="stable")
+        ordered = rows[order]
+        first = np.flatnonzero(np.diff(ordered, prepend=-1))
+        sizes = np.diff(first, append=len(rows))
+        columns = np.empty(len(rows), np.int32)
+        columns[order] = self.counts[ordered] + np.arange(len(rows)) - np.repeat(first, sizes)
+        self.reserve(0, int(columns.max()) + 1)
+        self.blocks[rows, columns] = blocks
+        self.counts[ordered[first]] += sizes.astype(np.int32)
         return columns
 
     def of(self, row: int) -> I32:

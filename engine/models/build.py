@@ -6,16 +6,10 @@ from engine.models import compiled
 from engine.models.attention import TorchAttention
 from engine.models.compiled import CompiledLlama
 from engine.models.decoder import Decoder
-from engine.models.linear import bfloat16_is_fast
+from engine.models.dtype import default_dtype
 from engine.models.llama import Llama
 from engine.models.rotary import Rotary
-from engine.weights.convert import DtypeName
 from engine.weights.load import LoadedModel
-
-
-def default_dtype() -> DtypeName:
-    """bfloat16 where the CPU has instructions for it, else float32."""
-    return "bfloat16" if bfloat16_is_fast() else "float32"
 
 
 @torch.inference_mode()

@@ -18,12 +18,12 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from engine.core.errors import WeightsError
+from engine.models.dtype import DtypeName
 from engine.models.shape import ModelShape
 from engine.weights.source import Source
 from engine.weights.tokenizer_data import TokenizerData
 
 T = TypeVar("T", bound=np.generic)
-DtypeName = Literal["float32", "bfloat16"]
 
 _HARMLESS = (".attn_rot_embd", ".rotary_emb.inv_freq")
 """Per-layer tensors that repeat what the sizes say."""

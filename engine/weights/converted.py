@@ -7,8 +7,9 @@ from pathlib import Path
 from rich.progress import Progress
 
 from engine.core.errors import WeightsError
+from engine.models.dtype import DtypeName
 from engine.weights.cache import cache_folder
-from engine.weights.convert import DtypeName, convert
+from engine.weights.convert import convert
 from engine.weights.source import Source
 
 _FORMAT = 1

@@ -49,7 +49,7 @@ def drive(
     while True:
         plan = scheduler.schedule(NOW) if len(open_) < open_plans else Blocked()
         if isinstance(plan, Plan):
-            new = [NewSequence(row, r, prompts[r], params[r]) for r, row in plan.admitted]
+            new = [NewSequence(row, r, prompts[r], params[r]) for r, _, row in plan.admitted]
             sampled = runner.execute(plan, new)
             stops = np.zeros(len(sampled.tokens), np.int8)
             for index, _ in sampled.failures:

@@ -1,10 +1,13 @@
 """Drives a scheduler the way an engine does, and checks after every call what must always hold."""
 
 from collections import Counter, deque
+from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from engine.core.config import CoreConfig
+from engine.core.content import TokenContent
 from engine.core.ids import RequestId, TimeNs
 from engine.core.log import Ended
 from engine.core.plan import (
@@ -17,15 +20,21 @@ from engine.core.plan import (
     Request,
     Results,
     StepFailed,
+    Transfer,
 )
 from engine.core.scheduler import Scheduler
-from tests.reference.stamped_kv import StampedKV, results_for
+from tests.reference.stamped_kv import StampedKV
 
 
-def core_config(num_blocks: int = 8, block_size: int = 4, **scheduler: object) -> CoreConfig:
+def core_config(
+    num_blocks: int = 8,
+    block_size: int = 4,
+    memory: dict[str, object] | None = None,
+    **scheduler: object,
+) -> CoreConfig:
     return msgspec.convert(
         {
-            "memory": {"num_blocks": num_blocks, "block_size": block_size},
+            "memory": {"num_blocks": num_blocks, "block_size": block_size, **(memory or {})},
             "scheduler": {"max_context": 4096, "max_batch": 8, "token_budget": 16, **scheduler},
         },
         CoreConfig,
@@ -35,102 +44,175 @@ def core_config(num_blocks: int = 8, block_size: int = 4, **scheduler: object) -
 class Driver:
     """A scheduler with a stamped KV beside it. `lazy` executes a plan only when it must commit."""
 
-    def __init__(self, config: CoreConfig, *, lazy: bool = True) -> None:
+    def __init__(self, config: CoreConfig, *, lazy: bool = True, check: bool = True) -> None:
         self.scheduler = Scheduler(config)
-        self.kv = StampedKV(config.memory.num_blocks, config.memory.block_size)
+        memory = config.memory
+        self.kv = StampedKV(memory.num_blocks, memory.block_size, memory.host_blocks)
         self.lazy = lazy
+        self.checking = check
         self.open: deque[Plan] = deque()
+        self.sampled: dict[int, list[int]] = {}
+        self.transfers: list[Transfer] = []
         self.requests: dict[int, Request] = {}
-        self.produced: Counter[int] = Counter()
+        self.prompts: dict[int, Sequence[int]] = {}
+        self.tokens: dict[tuple[int, int], list[int]] = {}
+        self.sequence: dict[int, tuple[int, int]] = {}
         self.computed: Counter[int] = Counter()
         self.ended: dict[int, Finish] = {}
-        self.aborted: set[int] = set()
+        self.ends: Counter[tuple[int, int]] = Counter()
         self.now = 0
 
-    def _time(self) -> TimeNs:
+    def time(self) -> TimeNs:
         self.now += 1
         return TimeNs(self.now)
 
-    def submit(self, num_prompt: int, max_tokens: int | None) -> int | Rejected:
-        request = Request(RequestId(len(self.requests)), num_prompt, max_tokens)
-        answer = self.scheduler.submit(request, self._time())
+    def submit(
+        self,
+        prompt: int | Sequence[int],
+        max_tokens: int | None,
+        n: int = 1,
+        *,
+        private: bool = False,
+        **fields: object,
+    ) -> int | Rejected:
+        tokens = list(range(prompt)) if isinstance(prompt, int) else list(prompt)
+        content = None if private else TokenContent(np.array(tokens, np.int32))
+        request = Request(
+            id=RequestId(len(self.requests)),
+            num_prompt=len(tokens),
+            max_tokens=max_tokens,
+            num_sequences=n,
+            content=content,
+            **fields,
+        )
+        answer = self.scheduler.submit(request, self.time())
         if answer is not None:
             return answer
         self.requests[request.id] = request
+        self.prompts[request.id] = tokens
         self.check()
         return request.id
 
     def abort(self, request: int) -> bool:
-        ended_here = self.scheduler.abort(RequestId(request), self._time())
+        ended_here = self.scheduler.abort(RequestId(request), self.time())
         assert ended_here == (request not in self.ended)
         if ended_here:
             self.ended[request] = Finish.ABORTED
         self.check()
         return ended_here
 
+    def expire(self) -> None:
+        for request in self.scheduler.expire(self.time()):
+            assert request not in self.ended
+            self.ended[request] = Finish.DEADLINE
+        self.check()
+
     def schedule(self) -> Plan | Idle | Blocked:
-        answer = self.scheduler.schedule(self._time())
+        answer = self.scheduler.schedule(self.time())
         config = self.scheduler.config.scheduler
+        self._start_transfers()
         if isinstance(answer, Plan):
             assert answer.num_tokens <= config.token_budget
             assert len(answer.rows) <= config.max_batch
             assert len(set(answer.rows.tolist())) == len(answer.rows)
             assert not set(answer.requests.tolist()) & set(self.ended)
+            for request_id, index, row in answer.admitted:
+                request = self.requests[request_id]
+                root = ("private", request_id) if request.content is None else request.salt
+                self.kv.begin(row, root, request_id, index, self.prompts[request_id])
+                self.sequence[row] = (request_id, index)
+                self.tokens.setdefault((request_id, index), [])
             self.open.append(answer)
             if not self.lazy:
-                self.kv.execute(answer)
+                self.sampled[answer.step] = self.kv.execute(answer)
             for request, count in zip(
                 answer.requests.tolist(), answer.counts.tolist(), strict=True
             ):
                 self.computed[request] += count
         elif isinstance(answer, Blocked):
-            assert self.open
+            assert self.open or self.transfers
         else:
             assert set(self.requests) == set(self.ended)
             assert not self.open
+            assert not self.transfers
         self.check()
         return answer
 
     def commit(self, stops: dict[int, int] | None = None, *, fail: bool = False) -> Outcome:
         plan = self.open.popleft()
-        if self.lazy:
-            self.kv.execute(plan)
-        results = StepFailed("scripted") if fail else Results(*results_for(plan, stops or {}))
-        outcome = self.scheduler.commit(plan, results, self._time())
-        for request in outcome.requests.tolist():
-            assert request not in self.ended, "a token after the end"
-            self.produced[request] += 1
-        for request, reason in zip(outcome.ended.tolist(), outcome.reasons.tolist(), strict=True):
-            assert request not in self.ended, "two ends"
-            self.ended[request] = Finish(reason)
+        if plan.step not in self.sampled:
+            self.sampled[plan.step] = self.kv.execute(plan)
+        tokens = np.array(self.sampled.pop(plan.step), np.int32)
+        codes = [(stops or {}).get(self.sequence[row][0], 0) for row in plan.sampling.tolist()]
+        results = (
+            StepFailed("scripted")
+            if fail
+            else Results(plan.sampling, tokens, np.array(codes, np.int8))
+        )
+        outcome = self.scheduler.commit(plan, results, self.time())
+        self._start_transfers()
+        for row, token in zip(outcome.rows.tolist(), outcome.tokens.tolist(), strict=True):
+            sequence = self.sequence[row]
+            assert sequence[0] not in self.ended, "a token after the end"
+            assert not self.ends[sequence], "a token after the end"
+            self.tokens[sequence].append(token)
+        for row, reason in zip(outcome.ended_rows.tolist(), outcome.reasons.tolist(), strict=True):
+            sequence = self.sequence[row]
+            self.ends[sequence] += 1
+            assert self.ends[sequence] == 1, "two ends"
+            if Finish(reason) is Finish.LENGTH:
+                request = self.requests[sequence[0]]
+                assert request.max_tokens in (None, len(self.tokens[sequence]))
+        for request_id in outcome.closed:
+            assert request_id not in self.ended, "two ends"
+            self.ended[request_id] = Finish.LENGTH
         self.check()
         return outcome
 
-    def run_out(self, most_steps: int = 10_000) -> None:
+    def transfer(self, pick: int = 0, *, ok: bool = True) -> None:
+        transfer = self.transfers.pop(pick % len(self.transfers))
+        self.kv.finish(transfer, ok=ok)
+        self.scheduler.transfer_done(transfer.id, ok, self.time())
+        self._start_transfers()
+        self.check()
+
+    def _start_transfers(self) -> None:
+        for transfer in self.scheduler.take_transfers():
+            self.kv.start(transfer)
+            self.transfers.append(transfer)
+
+    def run_out(self, most_steps: int = 20_000) -> None:
         """Runs until nothing is left; fails where that takes more than `most_steps` steps."""
         for _ in range(most_steps):
             answer = self.schedule()
             if isinstance(answer, Idle):
                 break
             if isinstance(answer, Blocked):
-                self.commit()
+                if self.open:
+                    self.commit()
+                else:
+                    self.transfer()
         else:
             raise AssertionError("requests wait for ever")
         self.check_end()
 
     def check(self) -> None:
+        if not self.checking:
+            return
         self.scheduler.check_invariants()
         report = self.scheduler.memory()
-        assert report.free_blocks + report.held_blocks == report.total_blocks
+        states = (
+            report.free_blocks + report.cached_blocks + report.held_blocks + report.moving_blocks
+        )
+        assert states == report.total_blocks
         assert report.used_tokens <= report.allocated_tokens
 
     def check_end(self) -> None:
         report = self.scheduler.memory()
-        assert report.free_blocks == report.total_blocks
+        assert report.held_blocks == report.moving_blocks == report.host_used_blocks == 0
         assert report.num_running == report.num_waiting == 0
         assert set(self.ended) == set(self.requests)
-        ends = Counter(r.request for r in self.scheduler.log if isinstance(r, Ended))
-        assert ends == Counter(dict.fromkeys(self.requests, 1))
-        for request, reason in self.ended.items():
-            if reason is Finish.LENGTH and self.requests[request].max_tokens is not None:
-                assert self.produced[request] == self.requests[request].max_tokens
+        whole = Counter(
+            r.request for r in self.scheduler.log if isinstance(r, Ended) and r.index < 0
+        )
+        assert all(count == 1 for count in whole.values())

@@ -1,0 +1,171 @@
+"""Commits: takes in what a step computed. Accepts, discards and ends; knows no queue and plans nothing."""
+
+import numpy as np
+
+from engine.core.arrays import I8, I32, I64, Bools
+from engine.core.book import NO_ROWS, Book, OpenPlan, Status
+from engine.core.ids import RequestId
+from engine.core.plan import Finish, Outcome, Plan, Results, StepFailed
+from engine.core.policy import Shares
+from engine.core.pressure import Pressure
+from engine.core.rows import State
+
+
+class Commits:
+    """What `Scheduler.commit` does, over the book and its memory."""
+
+    def __init__(self, book: Book, pressure: Pressure, shares: Shares | None) -> None:
+        """`shares` where tenants are charged."""
+        self._book = book
+        self._pressure = pressure
+        self._shares = shares
+
+    def commit(self, plan: Plan, results: Results | StepFailed) -> Outcome:
+        """Takes in what the oldest open plan computed.
+
+        Raises:
+            ValueError: `plan` is not the oldest open plan, or `results` are not for its sampling rows.
+        """
+        book = self._book
+        if not book.open or plan is not book.open[0].plan:
+            raise ValueError("plans commit in the order in which they were made")
+        sampling = plan.sampling
+        if isinstance(results, Results) and not (
+            results.rows is sampling or np.array_equal(results.rows, sampling)
+        ):
+            raise ValueError("results must name the plan's sampling rows in plan order")
+        entry = book.open.popleft()
+        if len(plan.copy_sources):
+            self._book.memory.copied(plan.copy_sources.tolist())
+        if isinstance(results, StepFailed):
+            outcome = self._fail(entry)
+        else:
+            outcome = self._accept(entry, sampling, results)
+        if entry.gone:
+            self._settle(entry)
+        return outcome
+
+    def _accept(self, entry: OpenPlan, sampling: I32, results: Results) -> Outcome:
+        """Takes in tokens, and ends the sequences that stop, fail or are full."""
+        plan, book, tokens = entry.plan, self._book, results.tokens
+        if plan.steps > 1:
+            return self._accept_leap(entry, tokens)
+        rows, stops = sampling, results.stops
+        positions = plan.starts + plan.counts
+        if plan.num_decodes < len(plan.rows):
+            positions = np.concatenate([positions[plan.samples], positions[plan.fork_from]])
+        if entry.gone:
+            heard = _others(rows, entry.gone)
+            self._refund(rows[~heard])
+            rows, stops, positions, tokens = (
+                rows[heard],
+                stops[heard],
+                positions[heard],
+                tokens[heard],
+            )
+        ended, reasons = NO_ROWS, stops[:0]
+        if stops.any() or len(entry.finishing):
+            good = stops != Finish.FAILED
+            full = np.isin(rows, entry.finishing)
+            reasons = np.where(full & (stops == 0), Finish.LENGTH, stops).astype(np.int8)
+            ends = reasons != Finish.NONE
+            ended, reasons = rows[ends], reasons[ends]
+            rows, positions, tokens = rows[good], positions[good], tokens[good]
+        if len(rows):
+            self._book.memory.accept(rows, positions, tokens)
+        if rows is plan.rows:
+            return self._outcome(plan, rows, plan.requests, tokens, plan.counts, ended, reasons)
+        counts = np.ones(len(rows), np.int32)
+        requests = book.table.request[rows]
+        return self._outcome(plan, rows, requests, tokens, counts, ended, reasons)
+
+    def _accept_leap(self, entry: OpenPlan, tokens: I32) -> Outcome:
+        """Takes in a leap: of rows that are gone since, all tokens but the last."""
+        plan = entry.plan
+        heard = _others(plan.rows, entry.gone)
+        for ahead in range(len(tokens)):
+            kept = slice(None) if ahead < plan.steps - 1 else heard
+            self._book.memory.accept(
+                plan.rows[kept], plan.starts[kept] + ahead + 1, tokens[ahead][kept]
+            )
+        self._refund(plan.rows[~heard])
+        counts = np.where(heard, plan.steps, plan.steps - 1).astype(np.int32)
+        nothing = np.zeros(0, np.int8)
+        return self._outcome(plan, plan.rows, plan.requests, tokens, counts, NO_ROWS, nothing)
+
+    def _fail(self, entry: OpenPlan) -> Outcome:
+        """Ends every request that the plan names and that still runs: what it computed is not to be trusted."""
+        plan, book = entry.plan, self._book
+        named = book.table.request[np.concatenate([plan.rows, plan.fork_rows])]
+        ended: list[int] = []
+        for request_id in dict.fromkeys(named.tolist()):
+            group = book.groups.get(RequestId(request_id))
+            if group is not None and group.status is Status.RUNNING:
+                running = [r for r in group.rows if book.table.state[r] == State.RUNNING]
+                for row in running:
+                    self._book.memory.silence(row)
+                ended.extend(running)
+        self._refund(np.array([r for r in plan.sampling.tolist() if r in entry.gone], np.int32))
+        reasons = np.full(len(ended), Finish.FAILED, np.int8)
+        nothing = np.zeros(0, np.int64)
+        return self._outcome(
+            plan, NO_ROWS, nothing, NO_ROWS, NO_ROWS, np.array(ended, np.int32), reasons
+        )
+
+    def _outcome(
+        self,
+        plan: Plan,
+        rows: I32,
+        requests: I64,
+        tokens: I32,
+        counts: I32,
+        ended: I32,
+        reasons: I8,
+    ) -> Outcome:
+        """Ends the rows `ended` and reports the commit."""
+        closed: list[RequestId] = []
+        ended_requests = requests[:0]
+        if len(ended):
+            ended_requests = self._book.table.request[ended]
+            for row, reason in zip(ended.tolist(), reasons.tolist(), strict=True):
+                request_id = RequestId(int(self._book.table.request[row]))
+                if reason == Finish.FAILED:
+                    self._book.memory.silence(row)
+                if self._book.end_sequence(plan.last_step, row, Finish(reason)):
+                    closed.append(request_id)
+        for column in (tokens, ended, ended_requests, reasons):
+            column.flags.writeable = False
+        return Outcome(
+            step=plan.step,
+            rows=rows,
+            requests=requests,
+            tokens=tokens,
+            counts=counts,
+            ended_rows=ended,
+            ended_requests=ended_requests,
+            reasons=reasons,
+            closed=tuple(closed),
+        )
+
+    def _settle(self, entry: OpenPlan) -> None:
+        """Moves on what went off or ended while the plan was open and that no open plan names any more."""
+        book, table = self._book, self._book.table
+        for row in [*entry.plan.rows.tolist(), *entry.plan.fork_rows.tolist()]:
+            if row not in entry.gone or book.named(row):
+                continue
+            if table.state[row] == State.ENDED:
+                book.give_back(entry.plan.last_step, row)
+            elif table.state[row] == State.OFF:
+                group = book.groups[RequestId(int(table.request[row]))]
+                if group.status is Status.LEAVING and not any(map(book.named, group.rows)):
+                    self._pressure.leave(entry.plan.last_step, group)
+
+    def _refund(self, rows: I32) -> None:
+        """Gives back what the discarded tokens of `rows` cost."""
+        if self._shares is not None and len(rows):
+            self._shares.charge_output(self._book.table.tenant[rows], -1)
+
+
+def _others(rows: I32, gone: set[int]) -> Bools:
+    """Which of `rows` are not in `gone`."""
+    return np.array([row not in gone for row in rows.tolist()], np.bool_)

@@ -1,0 +1,100 @@
+"""Leaps: many decode steps in one call, where nothing but growth happens.
+
+A leap of k equals k single steps in state and in log, so it contains no admission, end, preemption, copy or transfer. It
+may follow an open plan, as a single step would, as long as that plan's commit changes nothing but positions.
+"""
+
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+
+from engine.core import log as records
+from engine.core.arrays import I32
+from engine.core.book import Book
+from engine.core.plan import Plan
+
+
+def most_steps(book: Book, plan: Plan) -> int:
+    """How many steps `plan`, the last that was opened, may have in all; 1 where it must stay single.
+
+    The caller has made sure that nobody who waits could be admitted meanwhile.
+    """
+    entry = book.open[-1] if book.open else None
+    if entry is None or entry.plan is not plan or plan.steps > 1:
+        return 1
+    quiet = (
+        plan.rows is book.decoding
+        and not book.prefilling
+        and not book.finishing
+        and not book.shared_tails
+        and not any(e.gone or len(e.plan.copy_sources) for e in book.open)
+    )
+    if not quiet:
+        return 1
+    return max(1, int((book.table.limit[plan.rows] - plan.starts).min()) - 2)
+
+
+def extend(book: Book, plan: Plan, steps: int) -> Plan:
+    """Allocates what steps 2 to `steps` of `plan` need, or as many of them as memory has room for; the longer plan."""
+    table, memory = book.table, book.memory
+    rows = plan.rows
+    # The step `ahead` steps after the plan's own computes position starts + ahead.
+    room = memory.room_of(rows) - plan.starts
+    steps = _fitting(room, memory.block_size, memory.free_blocks, steps)
+    if steps == 1:
+        return plan
+    ahead, which = _crossings(room, memory.block_size, steps)
+    if len(ahead):
+        blocks, num_fresh = memory.grow_each(rows[which])
+        _record(book, ahead, rows[which], blocks, num_fresh)
+    table.scheduled[rows] = plan.starts + steps
+    delta_rows, delta_cols, delta_blocks = memory.take_deltas()
+    longer = msgspec.structs.replace(
+        plan,
+        steps=steps,
+        delta_rows=np.concatenate([plan.delta_rows, delta_rows]),
+        delta_cols=np.concatenate([plan.delta_cols, delta_cols]),
+        delta_blocks=np.concatenate([plan.delta_blocks, delta_blocks]),
+    )
+    book.open[-1].plan = longer
+    book.next_step += steps - 1
+    return longer
+
+
+def _fitting(room: I32, block_size: int, free: int, steps: int) -> int:
+    """The largest number of steps up to `steps` whose crossings `free` frames can serve. O(rows log steps)."""
+
+    def needed(count: int) -> int:
+        return int((-((room - count) // block_size)).clip(min=0).sum())
+
+    if needed(steps) <= free:
+        return steps
+    low, high = 1, steps
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if needed(middle) <= free else (low, middle)
+    return low
+
+
+def _crossings(room: I32, block_size: int, steps: int) -> tuple[I32, I32]:
+    """(steps ahead, index of the row) of each block that is begun, in the order in which single steps would."""
+    counts = (-((room - steps) // block_size)).clip(min=0)
+    which = np.repeat(np.arange(len(room), dtype=np.int32), counts)
+    nth = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+    ahead = room[which] + nth * block_size
+    order = np.lexsort((which, ahead))
+    return ahead[order].astype(np.int32), which[order]
+
+
+def _record(book: Book, ahead: I32, rows: I32, blocks: I32, num_fresh: int) -> None:
+    """The log of the single steps: for each, what was evicted for it and who grew."""
+    bounds = [0, *(np.flatnonzero(np.diff(ahead)) + 1).tolist(), len(ahead)]
+    row_list, block_list = rows.tolist(), blocks.tolist()
+    book.memory.take_evicted()
+    first = book.open[-1].plan.step
+    for start, end in pairwise(bounds):
+        step = first + int(ahead[start])
+        if end > num_fresh:
+            book.record(records.Evicted(step, tuple(block_list[max(start, num_fresh) : end])))
+        book.record(records.Grew(step, tuple(row_list[start:end]), tuple(block_list[start:end])))

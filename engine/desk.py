@@ -1,0 +1,125 @@
+"""Desk: the one way in which a driver, live or simulated, works the core. Decides when to ask for another plan.
+
+Numbers every call, stamps its time, and hands its record with the decisions made in it to a recorder. Knows no clock but
+the one it is given, no model, no clients and no files.
+
+Invariant: stamps rise strictly from one input or boundary to the next, even where the clock stands still or jumps back,
+so that the order of all calls can be told from their times alone.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from engine.core import journal
+from engine.core.ids import RequestId, TimeNs
+from engine.core.journal import Call
+from engine.core.log import Record
+from engine.core.plan import MemoryReport, Outcome, Plan, Rejected, Request, Results, StepFailed
+from engine.core.scheduler import Scheduler
+
+
+class CallRecorder(Protocol):
+    """Where calls go. Must neither raise nor block: driving goes on whatever becomes of the recording."""
+
+    def call(self, call: Call, decisions: list[Record]) -> None:
+        """Takes in one call and what the core decided in it; the list is the recorder's from now on."""
+        ...
+
+
+class Desk:
+    """A `Scheduler` and its open plans.
+
+    A boundary is a moment at which plans may be opened: after each commit, and whenever the driver calls `plan`, which it
+    does when work came in while `can_plan`. All calls of one boundary carry the same time.
+    A call that raises is not recorded: what the core raises is a defect, and ends the drive.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        clock: Callable[[], int],
+        recorder: CallRecorder | None = None,
+    ) -> None:
+        self.num_calls = 0
+        self._scheduler = scheduler
+        self._clock = clock
+        self._recorder = recorder
+        self._last = -1
+        self._open: deque[Plan] = deque()
+        self._max_open = scheduler.config.scheduler.max_open_plans
+
+    @property
+    def open_plans(self) -> tuple[Plan, ...]:
+        """Plans that wait for their results, oldest first."""
+        return tuple(self._open)
+
+    @property
+    def can_plan(self) -> bool:
+        """Whether another plan may be opened."""
+        return len(self._open) < self._max_open
+
+    @property
+    def num_preemptions(self) -> int:
+        """Preemptions so far."""
+        return self._scheduler.num_preemptions
+
+    def memory(self) -> MemoryReport:
+        """The pool and the queues now."""
+        return self._scheduler.memory()
+
+    def submit(self, request: Request) -> Rejected | None:
+        """Hands `request` to the core; the reason where it can never run."""
+        now = self._stamp()
+        answer = self._scheduler.submit(request, now)
+        if self._recorder is not None:
+            self._write(self._recorder, journal.submitted(self.num_calls, now, request, answer))
+        self.num_calls += 1
+        return answer
+
+    def abort(self, request: RequestId) -> bool:
+        """Ends `request` in any state; True where this call did it."""
+        now = self._stamp()
+        ended = self._scheduler.abort(request, now)
+        if self._recorder is not None:
+            self._write(self._recorder, journal.Abort(self.num_calls, now, request, ended))
+        self.num_calls += 1
+        return ended
+
+    def plan(self) -> list[Plan]:
+        """A boundary without results: opens as many plans as the core has and the limit allows."""
+        return self._plan(self._stamp())
+
+    def commit(
+        self, results: Results | StepFailed, started: int, ended: int
+    ) -> tuple[Outcome, list[Plan]]:
+        """A boundary with results: commits the oldest open plan, which ran from `started` to `ended`, then plans."""
+        now = self._stamp()
+        plan = self._open[0]
+        outcome = self._scheduler.commit(plan, results, now)
+        self._open.popleft()
+        if self._recorder is not None:
+            record = journal.committed(self.num_calls, now, plan, results, started, ended)
+            self._write(self._recorder, record)
+        self.num_calls += 1
+        return outcome, self._plan(now)
+
+    def _plan(self, now: TimeNs) -> list[Plan]:
+        plans: list[Plan] = []
+        while self.can_plan:
+            answer = self._scheduler.schedule(now)
+            if self._recorder is not None:
+                self._write(self._recorder, journal.scheduled(self.num_calls, now, answer))
+            self.num_calls += 1
+            if not isinstance(answer, Plan):
+                break
+            self._open.append(answer)
+            plans.append(answer)
+        return plans
+
+    def _stamp(self) -> TimeNs:
+        self._last = max(self._clock(), self._last + 1)
+        return TimeNs(self._last)
+
+    def _write(self, recorder: CallRecorder, call: Call) -> None:
+        recorder.call(call, self._scheduler.take_log())

@@ -1,0 +1,113 @@
+"""`kilburn serve`: flags to settings, then the model, the engine and the server, each in its place. Heavy imports wait.
+
+Exit codes: 0 stopped as asked; 2 a setting or a file is wrong; 3 the model, or the core, failed.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+MODEL = "Model"
+MEMORY = "KV memory"
+SCHEDULER = "Scheduler"
+SERVER = "Server"
+RECORDING = "Recording"
+
+
+def serve(
+    *,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            help="A GGUF file of the Llama family; else the default model.",
+            metavar="FILE",
+            rich_help_panel=MODEL,
+        ),
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option(help="auto, bfloat16 or float32.", rich_help_panel=MODEL)
+    ] = "auto",
+    threads: Annotated[
+        int | None,
+        typer.Option(help="Of the model; else one a physical core.", rich_help_panel=MODEL),
+    ] = None,
+    block_size: Annotated[
+        int, typer.Option(help="Token positions of a block.", rich_help_panel=MEMORY)
+    ] = 16,
+    num_blocks: Annotated[
+        int | None,
+        typer.Option(help="Size of the pool in blocks.", rich_help_panel=MEMORY),
+    ] = None,
+    kv_gb: Annotated[
+        float | None,
+        typer.Option(
+            help="Size of the pool in 10^9 bytes; else a share of what is free.",
+            rich_help_panel=MEMORY,
+        ),
+    ] = None,
+    watermark: Annotated[
+        float,
+        typer.Option(help="Share of the pool that admission leaves free.", rich_help_panel=MEMORY),
+    ] = 0.01,
+    max_context: Annotated[
+        int | None,
+        typer.Option(
+            help="Most tokens of one request; else the model's.", rich_help_panel=SCHEDULER
+        ),
+    ] = None,
+    max_batch: Annotated[
+        int, typer.Option(help="Most sequences that run at once.", rich_help_panel=SCHEDULER)
+    ] = 64,
+    token_budget: Annotated[
+        int, typer.Option(help="Most positions computed in a step.", rich_help_panel=SCHEDULER)
+    ] = 256,
+    host: Annotated[str, typer.Option(rich_help_panel=SERVER)] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 takes a free one.", rich_help_panel=SERVER)] = 8000,
+    drain_s: Annotated[
+        float,
+        typer.Option(
+            help="How long running requests may go on after SIGTERM.", rich_help_panel=SERVER
+        ),
+    ] = 30.0,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            help="Record every decision to FILE (.gz to compress), for replay --lockstep.",
+            metavar="FILE",
+            rich_help_panel=RECORDING,
+        ),
+    ] = None,
+    record_tokens: Annotated[
+        bool,
+        typer.Option(
+            "--record-tokens",
+            help="Record what was said, too, not only its shape.",
+            rich_help_panel=RECORDING,
+        ),
+    ] = False,
+) -> None:
+    """Serve a model over the OpenAI API."""
+    from gateway.serving import ServeOptions, serve_model
+    from traces.terminal import exit_on_error
+
+    with exit_on_error():
+        serve_model(
+            ServeOptions.checked(
+                model=model,
+                dtype=dtype,
+                threads=threads,
+                block_size=block_size,
+                num_blocks=num_blocks,
+                kv_gb=kv_gb,
+                watermark=watermark,
+                max_context=max_context,
+                max_batch=max_batch,
+                token_budget=token_budget,
+                host=host,
+                port=port,
+                drain_s=drain_s,
+                record=record,
+                record_tokens=record_tokens,
+            )
+        )

@@ -1,0 +1,31 @@
+"""Settings of the edge: frozen, validated once when built by `msgspec.convert`."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+Seconds = Annotated[float, Meta(ge=0.0)]
+Count = Annotated[int, Meta(ge=1)]
+
+
+class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where to listen, how long to wait, and how much to take from one client."""
+
+    host: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8000
+    """0 takes a free port."""
+    ping_s: Seconds = 15.0
+    """Between keep-alive comments on a stream; 0 sends none."""
+    first_byte_s: Annotated[float, Meta(gt=0.0)] = 10.0
+    """How long a stream's headers wait for the first token, so that a failure before it is still an HTTP status."""
+    send_timeout_s: Annotated[float, Meta(gt=0.0)] = 30.0
+    """A client that has not taken what is buffered for it (some 64 KiB here, more in the system) for so long is cut off, and its
+    request aborted."""
+    drain_s: Seconds = 30.0
+    """After SIGTERM: how long running requests may go on before they are ended with an error."""
+    keep_alive_s: Count = 60
+    """How long an idle connection stays open."""
+    max_body_bytes: Count = 8 * 1024 * 1024
+    max_stop_strings: Count = 16
+    max_stop_chars: Count = 256
+    """Longest stop string, in characters."""

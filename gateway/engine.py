@@ -1,0 +1,85 @@
+"""What the edge asks of the live engine. Knows generations and deltas; knows nothing of blocks or steps."""
+
+from typing import Protocol, Self
+
+from msgspec import Struct
+
+from engine.chat import ChatTemplate
+from engine.core.ids import RequestId
+from engine.core.plan import MemoryReport
+from engine.requests import Delta, Generation
+from engine.tokenizer import Codec
+
+
+class Stream(Protocol):
+    """One generation's way out of the engine: an async iterator of deltas, the last of which has `finish`.
+
+    Waiting for the next delta may be cancelled; no delta is lost by it. Deltas that the reader is too slow for are merged.
+    """
+
+    @property
+    def request_id(self) -> RequestId:
+        """The engine's number for the request."""
+        ...
+
+    @property
+    def num_prompt(self) -> int:
+        """Prompt length in tokens."""
+        ...
+
+    def __aiter__(self) -> Self: ...
+
+    async def __anext__(self) -> Delta:
+        """The next delta.
+
+        Raises:
+            StopAsyncIteration: the delta with `finish` has been read.
+        """
+        ...
+
+    def abort(self) -> None:
+        """Ends the generation if it has not ended, its last delta then being `FinishReason.ABORT`. Any number of times."""
+        ...
+
+
+class Engine(Protocol):
+    """A model that generates for many requests at once."""
+
+    @property
+    def model_name(self) -> str:
+        """What clients call the model."""
+        ...
+
+    @property
+    def max_context(self) -> int:
+        """Most tokens of prompt and answer together."""
+        ...
+
+    def open(self, generation: Generation) -> Stream:
+        """Takes a request in; returns at once.
+
+        Raises:
+            RequestError: it can never be served.
+            CapacityError: it cannot be served now.
+        """
+        ...
+
+    def memory(self) -> MemoryReport:
+        """The KV pool and the queue at this moment."""
+        ...
+
+
+class RunningEngine(Engine, Protocol):
+    """An engine whose work is a task that the server owns."""
+
+    async def run(self) -> None:
+        """Works until cancelled. However it ends, every open stream has ended."""
+        ...
+
+
+class Served(Struct, frozen=True, eq=False):
+    """What a server serves: an engine, and its model's way with text."""
+
+    engine: RunningEngine
+    codec: Codec
+    chat: ChatTemplate

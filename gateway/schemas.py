@@ -1,0 +1,198 @@
+"""Bodies of requests and answers as msgspec Structs: the types are the documentation and the check.
+
+Fields are OpenAI's, plus the common extensions of other servers. Says nothing of what a field does.
+"""
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+ENCODER = msgspec.json.Encoder()
+"""The one JSON encoder of the edge."""
+
+Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
+    """What a stream carries beside text."""
+
+    include_usage: bool | None = None
+    """One more chunk before the end, with token counts and no choices."""
+    continuous_usage_stats: bool | None = None
+    """With `include_usage`: token counts so far in every chunk."""
+
+
+class GenerationFields(Struct, frozen=True, kw_only=True):
+    """What both endpoints take. null means the default everywhere."""
+
+    model: str | None = None
+    """Absent: the model that is served."""
+    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    temperature: Annotated[float, Meta(ge=0.0, le=2.0)] | None = None
+    top_p: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    """0 and -1: off."""
+    seed: Int64 | None = None
+    stop: str | list[str] | None = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+
+class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
+    """Body of `POST /v1/completions`."""
+
+    prompt: str | list[int | str | list[int]]
+    """Text, or token ids, or a list with one of these."""
+
+
+class ContentPart(Struct, frozen=True):
+    """A part of a message's content; only text can be served."""
+
+    type: str
+    text: str | None = None
+
+
+class ChatMessage(Struct, frozen=True, kw_only=True):
+    """One message of a chat. Fields that other servers' answers carry and that say nothing to the model are ignored."""
+
+    role: str
+    content: str | list[ContentPart] | None = None
+    name: str | None = None
+    tool_calls: list[dict[str, object]] | None = None
+    function_call: dict[str, object] | None = None
+    audio: dict[str, object] | None = None
+
+
+class ChatRequest(GenerationFields, frozen=True, kw_only=True):
+    """Body of `POST /v1/chat/completions`."""
+
+    messages: list[ChatMessage]
+    max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
+    """The newer name of `max_tokens`."""
+
+
+class Usage(Struct, frozen=True):
+    """Token counts of one request."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+
+
+FinishText = Literal["stop", "length"]
+
+
+class CompletionChoice(Struct, frozen=True):
+    """Text of one choice, whole or the next part of it."""
+
+    index: int
+    text: str
+    logprobs: None = None
+    finish_reason: FinishText | None = None
+
+
+class Completion(Struct, frozen=True, tag_field="object", tag="text_completion"):
+    """Answer of `/v1/completions`, or one chunk of its stream."""
+
+    id: str
+    created: int
+    model: str
+    choices: tuple[CompletionChoice, ...]
+    usage: Usage | UnsetType | None = UNSET
+
+
+class AssistantMessage(Struct, frozen=True):
+    """The model's message, whole."""
+
+    content: str
+    role: Literal["assistant"] = "assistant"
+    refusal: None = None
+
+
+class ChatChoice(Struct, frozen=True):
+    """One choice of an answer that is not streamed."""
+
+    index: int
+    message: AssistantMessage
+    finish_reason: FinishText
+    logprobs: None = None
+
+
+class ChatCompletion(Struct, frozen=True, tag_field="object", tag="chat.completion"):
+    """Answer of `/v1/chat/completions`."""
+
+    id: str
+    created: int
+    model: str
+    choices: tuple[ChatChoice, ...]
+    usage: Usage
+
+
+class MessageDelta(Struct, frozen=True):
+    """The next part of the model's message."""
+
+    role: Literal["assistant"] | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+
+
+class ChatChunkChoice(Struct, frozen=True):
+    """The next part of one choice."""
+
+    index: int
+    delta: MessageDelta
+    logprobs: None = None
+    finish_reason: FinishText | None = None
+
+
+class ChatChunk(Struct, frozen=True, tag_field="object", tag="chat.completion.chunk"):
+    """One chunk of a streamed chat answer."""
+
+    id: str
+    created: int
+    model: str
+    choices: tuple[ChatChunkChoice, ...]
+    usage: Usage | UnsetType | None = UNSET
+
+
+class Model(Struct, frozen=True, tag_field="object", tag="model"):
+    """A model that is served."""
+
+    id: str
+    created: int
+    max_model_len: int
+    owned_by: str = "kilburn"
+
+
+class ModelList(Struct, frozen=True, tag_field="object", tag="list"):
+    """Answer of `/v1/models`."""
+
+    data: tuple[Model, ...]
+
+
+class Health(Struct, frozen=True):
+    """Answer of `/health`: that the process serves, and how full it is."""
+
+    status: Literal["ok", "draining"]
+    model: str
+    running: int
+    waiting: int
+    total_blocks: int
+    free_blocks: int
+
+
+class ErrorDetail(Struct, frozen=True):
+    """What went wrong, in one sentence, and where."""
+
+    message: str
+    type: str
+    param: str | None = None
+    """Path of the field at fault, as the client wrote it."""
+    code: str | None = None
+
+
+class ErrorBody(Struct, frozen=True):
+    """The one shape of errors, as a body and as an event."""
+
+    error: ErrorDetail

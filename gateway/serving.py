@@ -1,0 +1,152 @@
+"""Puts a server together: socket, model, engine, recorder, gateway; and takes them down again in order.
+
+Knows which part needs which setting; knows nothing of requests, blocks or tensors.
+"""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import anyio
+import msgspec
+from msgspec import Meta, Struct
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+from engine.chat import ChatTemplate
+from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig
+from engine.core.errors import ConfigError
+from engine.loop import Engine
+from engine.models.dtype import DtypeName, default_dtype
+from engine.runner import TorchRunner, build_runner
+from engine.tokenizer import Codec
+from engine.weights.load import LoadedModel, load_model
+from gateway.config import GatewayConfig
+from gateway.engine import Served
+from gateway.server import bind, serve, url_of
+from traces.recording_writer import RecordingWriter
+from traces.shaping import flag_message
+
+Positive = Annotated[int, Meta(ge=1)]
+
+
+class ServeOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What `kilburn serve` can be told."""
+
+    model: Path | None = None
+    dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    threads: Positive | None = None
+    block_size: Annotated[int, Meta(ge=1, le=1024)] = 16
+    num_blocks: Positive | None = None
+    kv_gb: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+    watermark: Annotated[float, Meta(ge=0, lt=1)] = 0.01
+    max_context: Positive | None = None
+    max_batch: Positive = 64
+    token_budget: Positive = 256
+    host: str = "127.0.0.1"
+    port: Annotated[int, Meta(ge=0, le=65535)] = 8000
+    drain_s: Annotated[float, Meta(ge=0, le=3600)] = 30.0
+    record: Path | None = None
+    record_tokens: bool = False
+
+    @classmethod
+    def checked(cls, **flags: Any) -> Self:
+        """The options, checked.
+
+        Raises:
+            ConfigError: one is out of range; the message names its flag.
+        """
+        paths = {name: flags.pop(name) for name in ("model", "record")}
+        try:
+            options = msgspec.convert(flags, cls)
+        except msgspec.ValidationError as error:
+            raise ConfigError(flag_message(error)) from None
+        if options.token_budget < options.max_batch:
+            raise ConfigError(
+                f"--token-budget ({options.token_budget}) must be at least --max-batch ({options.max_batch}), "
+                "so that every running sequence can decode in each step"
+            )
+        return msgspec.structs.replace(options, **paths)
+
+
+def serve_model(options: ServeOptions) -> None:
+    """Serves until SIGTERM or SIGINT.
+
+    Raises:
+        ConfigError: the port is taken, the model cannot be loaded, or the pool does not fit.
+        ServeError: the engine failed.
+    """
+    logging.basicConfig(
+        level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    console = Console(stderr=True, highlight=False)
+    gateway = GatewayConfig(host=options.host, port=options.port, drain_s=options.drain_s)
+    listener = bind(gateway)
+    try:
+        model = _load(options, console)
+        runner = _runner(model, options)
+    except BaseException:
+        listener.close()
+        raise
+    config = CoreConfig(
+        memory=MemoryConfig(
+            num_blocks=runner.num_blocks,
+            block_size=runner.block_size,
+            watermark=options.watermark,
+        ),
+        scheduler=SchedulerConfig(
+            max_context=runner.max_context,
+            token_budget=options.token_budget,
+            max_batch=options.max_batch,
+        ),
+    )
+    codec = Codec(model.tokenizer)
+    recorder = None
+    if options.record is not None:
+        recorder = RecordingWriter(
+            options.record, config=config, model=model.name, record_tokens=options.record_tokens
+        )
+    engine = Engine(runner, config, codec, model_name=model.name, recorder=recorder)
+    served = Served(engine, codec, ChatTemplate(codec, model.tokenizer.chat_template))
+    try:
+        anyio.run(
+            serve, gateway, served, listener, _ready(console, url_of(listener), model, runner)
+        )
+    finally:
+        runner.close()
+        if recorder is not None:
+            recorder.close()
+
+
+def _load(options: ServeOptions, console: Console) -> LoadedModel:
+    dtype: DtypeName = default_dtype() if options.dtype == "auto" else options.dtype
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        return load_model(options.model, dtype, progress)
+
+
+def _runner(model: LoadedModel, options: ServeOptions) -> TorchRunner:
+    return build_runner(
+        model,
+        num_blocks=options.num_blocks,
+        block_size=options.block_size,
+        pool_bytes=None if options.kv_gb is None else int(options.kv_gb * 1e9),
+        max_context=options.max_context,
+        max_batch=options.max_batch,
+        threads=options.threads,
+    )
+
+
+def _ready(
+    console: Console, url: str, model: LoadedModel, runner: TorchRunner
+) -> Callable[[], None]:
+    tokens = runner.num_blocks * runner.block_size
+
+    def say() -> None:
+        console.print(
+            f"[bold]Kilburn[/bold] serves {model.name} ({model.dtype}) at [bold]{url}[/bold]; "
+            f"KV pool of {runner.num_blocks:,} blocks of {runner.block_size}, {tokens:,} tokens. Ctrl-C stops it."
+        )
+
+    return say

@@ -1,0 +1,42 @@
+"""The command line: serve, replay, trace, pull. Each command is defined beside what it runs; none is imported before its turn."""
+
+import typer
+
+from gateway.cli import serve
+from sim.cli import replay
+from traces.cli import app as trace
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="A streaming LLM gateway that manages the KV cache as virtual memory, and a twin that predicts it.",
+)
+app.command()(serve)
+app.command()(replay)
+app.add_typer(trace, name="trace")
+
+
+@app.command()
+def pull() -> None:
+    """Fetch the default model and convert it, so that `serve` starts at once."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    from engine.weights.pull import pull_default
+    from traces.terminal import exit_on_error
+
+    console = Console(highlight=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with exit_on_error(), Progress(*columns, console=console, transient=True) as progress:
+        path = pull_default(progress)
+    console.print(f"{path.stem} is ready: {path}", soft_wrap=True)
+
+
+def main() -> None:
+    """Runs the program."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,176 @@
+"""`kilburn replay`: flags to settings, and the summary. Heavy imports wait until the command runs; none is torch.
+
+Exit codes: 0 ok; 2 a setting, a file or (under --strict) a row is wrong; 3 a fault of ours.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+MACHINE = "Machine"
+SCHEDULER = "Scheduler"
+WORKLOAD = "Workload"
+OUTPUT = "Output"
+
+
+def replay(
+    trace: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TRACE",
+            help="CSV, JSON lines or Parquet; plain or gzip; the format is recognised by content.",
+            show_default=False,
+        ),
+    ],
+    *,
+    model: Annotated[
+        str,
+        typer.Option(
+            help="A built-in model, or the path of a Hugging Face config.json.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = "Llama-3.1-8B",
+    hardware: Annotated[
+        str, typer.Option(help="A name of the table, or cpu.", rich_help_panel=MACHINE)
+    ] = "A100-80",
+    hardware_file: Annotated[
+        Path | None,
+        typer.Option(help="TOML file with more hardware.", rich_help_panel=MACHINE),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="Of the weights.", rich_help_panel=MACHINE)] = "bf16",
+    kv_dtype: Annotated[
+        str, typer.Option(help="Of the KV cache.", rich_help_panel=MACHINE)
+    ] = "bf16",
+    num_blocks: Annotated[
+        int | None,
+        typer.Option(help="Size of the pool in blocks; else what fits.", rich_help_panel=MACHINE),
+    ] = None,
+    kv_gb: Annotated[
+        float | None,
+        typer.Option(help="Size of the pool in 10^9 bytes.", rich_help_panel=MACHINE),
+    ] = None,
+    utilisation: Annotated[
+        float,
+        typer.Option(
+            help="Share of device memory in use, when the pool is derived.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = 0.9,
+    block_size: Annotated[
+        int, typer.Option(help="Tokens a block.", rich_help_panel=SCHEDULER)
+    ] = 16,
+    watermark: Annotated[
+        float,
+        typer.Option(
+            help="Share of the pool that admission leaves free.", rich_help_panel=SCHEDULER
+        ),
+    ] = 0.01,
+    max_batch: Annotated[
+        int, typer.Option(help="Most sequences at once.", rich_help_panel=SCHEDULER)
+    ] = 256,
+    token_budget: Annotated[
+        int, typer.Option(help="Most tokens computed in a step.", rich_help_panel=SCHEDULER)
+    ] = 2048,
+    max_context: Annotated[
+        int | None,
+        typer.Option(
+            help="Most tokens of a sequence; else the model's.", rich_help_panel=SCHEDULER
+        ),
+    ] = None,
+    open_plans: Annotated[
+        int,
+        typer.Option(
+            help="2: plan a step while the one before runs; 1: do not.", rich_help_panel=SCHEDULER
+        ),
+    ] = 2,
+    limit: Annotated[
+        int | None,
+        typer.Option(help="Only the first N requests.", metavar="N", rich_help_panel=WORKLOAD),
+    ] = None,
+    arrivals: Annotated[
+        str | None,
+        typer.Option(
+            help="poisson:RATE, gamma:RATE:CV, weibull:RATE:CV, every:SECONDS or at-once, instead of "
+            "the recorded times.",
+            rich_help_panel=WORKLOAD,
+        ),
+    ] = None,
+    open_loop: Annotated[
+        bool,
+        typer.Option(
+            "--open-loop",
+            help="Send requests of sessions at their recorded times.",
+            rich_help_panel=WORKLOAD,
+        ),
+    ] = False,
+    rate_scale: Annotated[
+        float,
+        typer.Option(help="So many times the requests in the same span.", rich_help_panel=WORKLOAD),
+    ] = 1.0,
+    time_scale: Annotated[
+        float,
+        typer.Option(help="Arrivals so many times as far apart.", rich_help_panel=WORKLOAD),
+    ] = 1.0,
+    system_tokens: Annotated[
+        int,
+        typer.Option(
+            help="Tokens of a prompt that is put before every request.", rich_help_panel=WORKLOAD
+        ),
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="Of whatever is drawn.", rich_help_panel=WORKLOAD)] = 0,
+    until_s: Annotated[
+        float | None,
+        typer.Option(help="Stop at this simulated second.", rich_help_panel=WORKLOAD),
+    ] = None,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Refuse a trace with a bad row.", rich_help_panel=WORKLOAD),
+    ] = False,
+    json: Annotated[
+        Path | None,
+        typer.Option(help="Write every figure to FILE.", metavar="FILE", rich_help_panel=OUTPUT),
+    ] = None,
+) -> None:
+    """Replay a trace through the scheduler on simulated hardware."""
+    from rich.console import Console
+
+    from sim.config import build_config
+    from sim.render import render
+    from sim.replay import replay as run
+    from sim.replay import resolve
+    from traces.figures import write_figures
+    from traces.formats import open_trace
+    from traces.terminal import exit_on_error, with_progress
+
+    with exit_on_error():
+        config = build_config(
+            model=model,
+            hardware=hardware,
+            dtype=dtype,
+            kv_dtype=kv_dtype,
+            num_blocks=num_blocks,
+            kv_gb=kv_gb,
+            utilisation=utilisation,
+            block_size=block_size,
+            watermark=watermark,
+            max_batch=max_batch,
+            token_budget=token_budget,
+            max_context=max_context,
+            open_plans=open_plans,
+            limit=limit,
+            arrivals=arrivals,
+            open_loop=open_loop,
+            rate_scale=rate_scale,
+            time_scale=time_scale,
+            system_tokens=system_tokens,
+            seed=seed,
+            until_s=until_s,
+        )
+        resolved = resolve(config, hardware_file)
+        rows = open_trace(trace, strict=strict)
+        report = run(rows, resolved, lambda requests: with_progress(requests, "replaying"))
+        if json is not None:
+            write_figures(report, json)
+    console = Console(highlight=False)
+    console.print(render(report, console.width))

@@ -1,0 +1,64 @@
+"""Settings of a replay: frozen, validated once when built by `build_config`. Knows no file and no flag parser."""
+
+import hashlib
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from engine.core.errors import ConfigError
+from traces.shaping import Shaping, flag_message
+
+Positive = Annotated[int, Meta(ge=1)]
+Dtype = Literal["fp32", "fp16", "bf16", "fp8", "int8"]
+
+
+class ReplayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What decides the outcome of a replay, beside the trace."""
+
+    model: str = "Llama-3.1-8B"
+    hardware: str = "A100-80"
+    dtype: Dtype = "bf16"
+    kv_dtype: Dtype = "bf16"
+    block_size: Positive = 16
+    num_blocks: Positive | None = None
+    """Size of the pool in blocks; None: from memory, weights, activations and utilisation."""
+    kv_gb: Annotated[float, Meta(gt=0, le=1e6)] | None = None
+    """Size of the pool in 10^9 bytes, instead of `num_blocks`."""
+    utilisation: Annotated[float, Meta(gt=0, le=1)] = 0.9
+    """Share of device memory that weights, activations, runtime and pool take together."""
+    watermark: Annotated[float, Meta(ge=0, lt=1)] = 0.01
+    max_batch: Positive = 256
+    token_budget: Positive = 2048
+    max_context: Positive | None = None
+    """None: the model's."""
+    open_plans: Annotated[int, Meta(ge=1, le=2)] = 2
+    shaping: Shaping = Shaping()
+    """What is asked of the trace before it is replayed."""
+    until_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
+    """Stop at this simulated time; what is open then counts as unfinished."""
+
+    def __post_init__(self) -> None:
+        if self.token_budget < self.max_batch:
+            raise ValueError(
+                f"--token-budget ({self.token_budget}) must be at least --max-batch ({self.max_batch}), "
+                "so that every running sequence can decode in each step"
+            )
+
+
+def build_config(**settings: Any) -> ReplayConfig:
+    """The settings, checked; those of the shaping are given beside the others.
+
+    Raises:
+        ConfigError: a setting is unknown or out of range; the message names its flag.
+    """
+    shaping = {name: settings.pop(name) for name in Shaping.__struct_fields__ if name in settings}
+    try:
+        return msgspec.convert(settings | {"shaping": shaping}, ReplayConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(flag_message(error)) from None
+
+
+def config_hash(resolved: object) -> str:
+    """SHA-256, in hex, of the canonical JSON of settings as resolved."""
+    return hashlib.sha256(msgspec.json.encode(resolved, order="sorted")).hexdigest()

@@ -1,0 +1,54 @@
+"""How long a step takes: the protocol of cost models, and the features of a step that they price. Knows no scheduler state.
+
+A model is given a plan's totals, never its rows, so pricing costs the same for one sequence and for a thousand.
+
+"""
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from engine.core.plan import Plan
+
+
+class StepWork(NamedTuple):
+    """What one step computes and reads, summed over its rows."""
+
+    num_tokens: int
+    """Positions computed."""
+    num_samples: int
+    """Positions whose logits are needed."""
+    num_sequences: int
+    context_tokens: int
+    """KV positions that attention reads: for each row, all up to its last position, once."""
+    attended: int
+    """(query, key) pairs: for each position computed, the positions it attends to, itself included."""
+
+
+class CostModel(Protocol):
+    """Prices steps."""
+
+    name: str
+
+    def step_ns(self, work: StepWork) -> int:
+        """Nanoseconds from the start of the step to its results, at least 1."""
+        ...
+
+
+def work_of(plan: Plan) -> StepWork:
+    """The features of a plan. A few reductions over its columns, whatever its rows."""
+    starts = plan.starts
+    counts = plan.counts
+    num_sequences = len(counts)
+    decodes = plan.num_decodes
+    context = int(starts.sum(dtype=np.int64))
+    if decodes == num_sequences:
+        context += decodes
+        return StepWork(decodes, decodes, decodes, context, context)
+    num_tokens = decodes
+    attended = int(starts[:decodes].sum(dtype=np.int64)) + decodes
+    for start, count in zip(starts[decodes:].tolist(), counts[decodes:].tolist(), strict=True):
+        num_tokens += count
+        attended += count * start + count * (count + 1) // 2
+    num_samples = int(np.count_nonzero(plan.samples))
+    return StepWork(num_tokens, num_samples, num_sequences, context + num_tokens, attended)

@@ -1,0 +1,177 @@
+"""Shapes of decoder-only models: what a step must compute and read, and what the KV cache stores. Knows no hardware.
+
+Built-in shapes come from `models.toml`; others from a Hugging Face `config.json`. Parameter counts of the
+built-in shapes equal those of the published checkpoints.
+"""
+
+import tomllib
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from engine.core.errors import ConfigError
+from sim.names import find_name
+
+Positive = Annotated[int, Meta(ge=1)]
+
+
+class ModelShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A dense decoder with grouped-query attention."""
+
+    name: str
+    num_layers: Positive
+    hidden: Positive
+    num_heads: Positive
+    num_kv_heads: Positive
+    head_dim: Positive
+    intermediate: Positive
+    vocab: Positive
+    max_context: Positive
+    gated_mlp: bool = True
+    tied_embeddings: bool = False
+    biases: bool = False
+    qkv_biases: bool = False
+    """On the query, key and value projections only."""
+    norm_biases: bool = False
+    qk_norms: bool = False
+    position_embeddings: int = 0
+
+    @property
+    def layer_matmul_params(self) -> int:
+        """Weights of one layer that every token is multiplied with."""
+        queries = self.num_heads * self.head_dim
+        keys = self.num_kv_heads * self.head_dim
+        attention = self.hidden * (queries + 2 * keys) + queries * self.hidden
+        return attention + (3 if self.gated_mlp else 2) * self.hidden * self.intermediate
+
+    @property
+    def head_params(self) -> int:
+        """Weights of the output head: applied where a token is sampled."""
+        return self.vocab * self.hidden
+
+    @property
+    def num_params(self) -> int:
+        """All parameters that are stored, a tied head once."""
+        norm = self.hidden * (2 if self.norm_biases else 1)
+        queries = self.num_heads * self.head_dim
+        keys = self.num_kv_heads * self.head_dim
+        layer = self.layer_matmul_params + 2 * norm
+        if self.qk_norms:
+            layer += 2 * self.head_dim
+        if self.biases or self.qkv_biases:
+            layer += queries + 2 * keys
+        if self.biases:
+            layer += 2 * self.hidden + (2 if self.gated_mlp else 1) * self.intermediate
+        embeddings = self.head_params * (1 if self.tied_embeddings else 2)
+        positions = self.position_embeddings * self.hidden
+        return self.num_layers * layer + embeddings + positions + norm
+
+    @property
+    def read_params(self) -> int:
+        """Parameters that a step reads whatever its tokens: all but the embedding rows it does not look up."""
+        looked_up = 0 if self.tied_embeddings else self.head_params
+        return self.num_params - looked_up - self.position_embeddings * self.hidden
+
+    def kv_bytes_per_token(self, kv_dtype_bytes: int) -> int:
+        """Bytes of keys and values that one position holds, all layers together."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * kv_dtype_bytes
+
+
+def built_in_models() -> dict[str, ModelShape]:
+    """The shapes of `models.toml` by name."""
+    text = resources.files("sim").joinpath("models.toml").read_text(encoding="utf-8")
+    return {
+        name: msgspec.convert({**entry, "name": name}, ModelShape)
+        for name, entry in tomllib.loads(text).items()
+    }
+
+
+def find_model(name: str) -> ModelShape:
+    """The shape of that name, or of a Hugging Face `config.json` (or a folder that holds one).
+
+    Raises:
+        ConfigError: no such model, or a config file that lacks a field or describes another kind of model.
+    """
+    path = Path(name)
+    if path.is_dir() and (path / "config.json").is_file():
+        path = path / "config.json"
+    if path.is_file():
+        return load_hf_config(path)
+    if path.suffix == ".json":
+        raise ConfigError(f"the model file {name} does not exist")
+    return find_name(
+        "model", name, built_in_models(), ", and the path of a Hugging Face config.json"
+    )
+
+
+class _HfConfig(Struct, kw_only=True):
+    """The fields of a Hugging Face config.json that shape depends on, as they are spelled there."""
+
+    model_type: str
+    num_hidden_layers: Positive
+    hidden_size: Positive
+    num_attention_heads: Positive
+    vocab_size: Positive
+    max_position_embeddings: Positive
+    num_key_value_heads: Positive | None = None
+    head_dim: Positive | None = None
+    intermediate_size: Positive | None = None
+    ffn_dim: Positive | None = None
+    word_embed_proj_dim: Positive | None = None
+    tie_word_embeddings: bool | None = None
+    attention_bias: bool | None = None
+
+
+_GATED = ("llama", "mistral", "qwen2", "qwen3")
+
+
+def load_hf_config(path: Path) -> ModelShape:
+    """The shape that a Hugging Face `config.json` describes; named after its folder.
+
+    Raises:
+        ConfigError: unreadable, not JSON, a field is missing or of a wrong type, or a model type that is not known.
+    """
+    try:
+        config = msgspec.json.decode(path.read_bytes(), type=_HfConfig)
+    except OSError as error:
+        raise ConfigError(f"the model file {path} cannot be read: {error.strerror}") from None
+    except msgspec.ValidationError as error:
+        raise ConfigError(
+            f"{path} does not describe a decoder that the twin knows: {error}"
+        ) from None
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"{path} is not valid JSON: {error}") from None
+    if config.model_type not in (*_GATED, "opt"):
+        raise ConfigError(
+            f"{path}: model_type {config.model_type!r} is not known; known are {', '.join(_GATED)} and opt"
+        )
+    is_opt = config.model_type == "opt"
+    if is_opt and config.word_embed_proj_dim not in (None, config.hidden_size):
+        raise ConfigError(f"{path}: word_embed_proj_dim other than hidden_size is not known")
+    intermediate = config.ffn_dim if is_opt else config.intermediate_size
+    if intermediate is None:
+        field = "ffn_dim" if is_opt else "intermediate_size"
+        raise ConfigError(f"{path} lacks the field {field}")
+    # Absent fields mean what transformers takes for that model type.
+    tied = is_opt if config.tie_word_embeddings is None else config.tie_word_embeddings
+    return ModelShape(
+        name=path.resolve().parent.name or path.stem,
+        num_layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        num_heads=config.num_attention_heads,
+        num_kv_heads=config.num_key_value_heads or config.num_attention_heads,
+        head_dim=config.head_dim or config.hidden_size // config.num_attention_heads,
+        intermediate=intermediate,
+        vocab=config.vocab_size,
+        max_context=config.max_position_embeddings,
+        gated_mlp=not is_opt,
+        tied_embeddings=tied,
+        biases=is_opt,
+        qkv_biases=config.model_type == "qwen2" or bool(config.attention_bias),
+        norm_biases=is_opt,
+        qk_norms=config.model_type == "qwen3",
+        position_embeddings=config.max_position_embeddings + 2 if is_opt else 0,
+    )

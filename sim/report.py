@@ -1,0 +1,132 @@
+"""What a replay found, as data: the shape of `--json`. Computes nothing and prints nothing.
+
+What has no samples is null, with a count of 0.
+"""
+
+from msgspec import Struct
+
+from sim.config import ReplayConfig
+from sim.hardware import Hardware
+from sim.models import ModelShape
+from sim.pool import PoolBudget
+from sim.roofline import Efficiency
+from traces.schema import BadRow
+from traces.stats import Spread
+
+
+class Resolved(Struct, frozen=True, kw_only=True):
+    """Every assumption of a replay, nothing left to a default."""
+
+    settings: ReplayConfig
+    model: ModelShape
+    hardware: Hardware
+    cost_model: str
+    efficiency: Efficiency
+    pool: PoolBudget
+    max_context: int
+
+
+class TraceSummary(Struct, frozen=True, kw_only=True):
+    """What was read. `rows == requests + sum(bad)` for a trace read to its end."""
+
+    name: str
+    format: str
+    sha256: str
+    """Of the decompressed bytes, up to where reading stopped."""
+    rows: int
+    requests: int
+    bad: dict[str, int]
+    """Rows that are no requests, by code."""
+    bad_rows: list[BadRow]
+    """The first of them."""
+    first_arrival_s: float
+    last_arrival_s: float
+    span_s: float
+
+
+class Counts(Struct, frozen=True, kw_only=True):
+    """`submitted == done + sum(rejected) + failed + unfinished`."""
+
+    submitted: int
+    done: int
+    rejected: dict[str, int]
+    failed: int
+    unfinished: int
+    never_sent: int
+    """Not submitted: when the run was cut off, they waited for an open request of their session."""
+
+
+class Throughput(Struct, frozen=True, kw_only=True):
+    """Over the simulated time from the first arrival to the last step's end."""
+
+    simulated_s: float
+    busy_share: float
+    """Share of that time during which a step ran."""
+    steps: int
+    prompt_tokens: int
+    """Of requests that are done."""
+    output_tokens: int
+    """All that were produced."""
+    computed_tokens: int
+    """Positions computed, recomputation after preemption included."""
+    requests_per_s: float
+    prompt_tokens_per_s: float
+    output_tokens_per_s: float
+
+
+class Batch(Struct, frozen=True, kw_only=True):
+    """Sequences in a step, and queues; means are time-weighted."""
+
+    max: int
+    mean_running: float
+    mean_waiting: float
+    preemptions: int
+
+
+class Memory(Struct, frozen=True, kw_only=True):
+    """The KV pool by category, time-weighted over the whole run, in token positions. The three means add up to the pool."""
+
+    block_size: int
+    pool_blocks: int
+    pool_tokens: int
+    peak_blocks: int
+    mean_used_tokens: float
+    """Hold a computed token state."""
+    mean_unused_tokens: float
+    """In a held block, not (yet) used."""
+    mean_free_tokens: float
+    used_share_of_allocated: float | None
+    """Integral of used over integral of allocated; null when nothing was ever allocated."""
+
+
+class Series(Struct, frozen=True, kw_only=True):
+    """Time-weighted means in each bin; the last may be shorter."""
+
+    end_s: list[float]
+    used_tokens: list[float]
+    unused_tokens: list[float]
+    free_tokens: list[float]
+    running: list[float]
+    waiting: list[float]
+    busy: list[float]
+
+
+class ReplayReport(Struct, frozen=True, kw_only=True):
+    """Everything a replay found."""
+
+    kind: str = "replay"
+    version: int = 1
+    config_sha256: str
+    config: Resolved
+    trace: TraceSummary
+    requests: Counts
+    throughput: Throughput
+    ttft_ms: Spread
+    """Arrival to first token, of requests that are done; server side, no network."""
+    tpot_ms: Spread
+    """(last token - first token) / (tokens - 1), of requests that are done with two tokens or more."""
+    e2e_ms: Spread
+    """Arrival to last token, of requests that are done."""
+    batch: Batch
+    memory: Memory
+    over_time: Series

@@ -1,0 +1,123 @@
+"""A real server and a real engine around a scripted model, on a loopback socket, in a thread of its own."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import anyio
+import anyio.from_thread
+import httpx
+import msgspec
+
+from engine.core.config import CoreConfig
+from engine.core.plan import Plan
+from engine.loop import Engine
+from engine.scripted import ScriptedExecutor
+from gateway.config import GatewayConfig
+from gateway.engine import Served
+from gateway.server import Server, bind, url_of
+from tests.gateway.vocabulary import END, FIRST_PIECE, byte_chat, byte_codec
+
+MODEL = "scripted"
+
+
+def gateway_config(**settings: object) -> GatewayConfig:
+    return msgspec.convert({"port": 0, "drain_s": 0.0, **settings}, GatewayConfig)
+
+
+def scripted(
+    pieces: Sequence[bytes] | None = None,
+    *,
+    num_blocks: int = 128,
+    max_context: int = 512,
+    max_queue: int = 1024,
+    pace: Callable[[Plan], None] | None = None,
+    step_fault: Callable[[Plan], Exception | None] | None = None,
+    row_fault: Callable[[int, int], str | None] | None = None,
+) -> Served:
+    """A model that says `pieces`, a token each, then ends; without them, pseudo-random bytes without end."""
+    codec = byte_codec(pieces or ())
+    answer = None if pieces is None else range(FIRST_PIECE, FIRST_PIECE + len(pieces))
+    executor = ScriptedExecutor(
+        num_blocks=num_blocks,
+        block_size=4,
+        max_context=max_context,
+        vocab_size=codec.vocab_size,
+        answer=None if answer is None else lambda prompt: answer,
+        end_token=END,
+        pace=pace,
+        step_fault=step_fault,
+        row_fault=row_fault,
+    )
+    config = msgspec.convert(
+        {
+            "memory": {"num_blocks": num_blocks, "block_size": 4},
+            "scheduler": {"max_context": max_context, "token_budget": 64, "max_batch": 64},
+        },
+        CoreConfig,
+    )
+    engine = Engine(executor, config, codec, model_name=MODEL, max_queue_requests=max_queue)
+    return Served(engine, codec, byte_chat(codec))
+
+
+@contextmanager
+def live(served: Served, **settings: object) -> Iterator[httpx.Client]:
+    """A client of a running server of `served`. Stops the server at the end and raises here what it raised."""
+    config = gateway_config(**settings)
+    listener = bind(config)
+    url = url_of(listener)
+    ready = threading.Event()
+    running: list[tuple[Server, anyio.from_thread.BlockingPortal]] = []
+    failures: list[BaseException] = []
+
+    async def main() -> None:
+        server = Server(config, served)
+        async with anyio.from_thread.BlockingPortal() as portal:
+            running.append((server, portal))
+            failure = await server.run(listener, ready.set)
+            if failure is not None:
+                failures.append(failure)
+
+    def run() -> None:
+        try:
+            anyio.run(main)
+        except BaseException as error:
+            failures.append(error)
+        finally:
+            ready.set()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        assert ready.wait(20)
+        with httpx.Client(base_url=url, timeout=20) as client:
+            yield client
+    finally:
+        if thread.is_alive():
+            server, portal = running[0]
+            portal.start_task_soon(server.cut)
+        thread.join(20)
+        assert not thread.is_alive(), "the server did not stop"
+    if failures:
+        raise failures[0]
+
+
+def wait_until(client: httpx.Client, **health: int) -> None:
+    """Asks `/health` until it says all of `health`.
+
+    Raises:
+        AssertionError: it did not within ten seconds.
+    """
+    deadline = time.monotonic() + 10
+    while True:
+        said = client.get("/health").json()
+        if all(said[name] == value for name, value in health.items()):
+            return
+        assert time.monotonic() < deadline, f"wanted {health}, got {said}"
+
+
+def wait_until_free(client: httpx.Client) -> None:
+    """Asks `/health` until nothing runs or waits and the whole pool is free."""
+    total = client.get("/health").json()["total_blocks"]
+    wait_until(client, running=0, waiting=0, free_blocks=total)

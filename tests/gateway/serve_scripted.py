@@ -1,0 +1,34 @@
+"""A process that serves a scripted model until it is told to stop: `python -m tests.gateway.serve_scripted DRAIN_S`.
+
+Says its address on standard output once it takes requests. Each step of the model takes ten milliseconds.
+"""
+
+import sys
+import time
+
+import anyio
+
+from engine.core.errors import ExecutorError
+from engine.core.plan import Plan
+from gateway.server import bind, serve, url_of
+from tests.gateway.live import gateway_config, scripted
+
+
+def main(drain_s: float, crash_at_step: int) -> None:
+    def crash(plan: Plan) -> Exception | None:
+        return RuntimeError("the worker died") if plan.step == crash_at_step else None
+
+    def pace(plan: Plan) -> None:
+        time.sleep(0.01)
+
+    config = gateway_config(drain_s=drain_s)
+    listener = bind(config)
+    served = scripted(pace=pace, step_fault=crash)
+    try:
+        anyio.run(serve, config, served, listener, lambda: print(url_of(listener), flush=True))
+    except ExecutorError as error:
+        sys.exit(f"error: {error}")
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]), int(sys.argv[2]))

@@ -1,0 +1,210 @@
+"""`kilburn replay` from the outside: summary, JSON, exit codes."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from engine.core.errors import InvariantError
+from sim.cli import replay as command
+from sim.config import build_config
+from sim.pool import activation_bytes, pool_budget
+from sim.replay import replay, resolve
+from tests.conftest import DATA, ROOT
+from traces.figures import encode_figures
+from traces.formats import open_trace
+from traces.stats import Spread
+
+SAMPLE = str(DATA / "azure_sample.csv")
+
+
+@pytest.fixture
+def kilburn():
+    app = typer.Typer()
+    app.command()(command)
+
+    def call(*args: str):
+        return CliRunner().invoke(app, [*args])
+
+    return call
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_summary_shows_counts_span_latency_and_memory(kilburn):
+    result = kilburn(SAMPLE)
+    assert result.exit_code == 0, result.output
+    text = words(result.output)
+    for part in (
+        "Llama-3.1-8B in bf16 on A100-80",
+        "6 rows; first arrival 0 s, last 61.877 s, span 61.877 s",
+        "6 submitted: 6 done, 0 rejected, 0 unfinished",
+        "output tokens/s",
+        "TTFT",
+        "TPOT",
+        "end to end",
+        "used",
+        "allocated, unused",
+        "free",
+        "preemptions",
+    ):
+        assert part in text
+
+
+def test_json_holds_every_figure_and_counts_add_up(kilburn, tmp_path):
+    out = tmp_path / "out.json"
+    assert kilburn(SAMPLE, "--json", str(out), "--num-blocks", "200").exit_code == 0
+    report = json.loads(out.read_text())
+    counts = report["requests"]
+    assert counts["submitted"] == 6 == counts["done"] + sum(counts["rejected"].values())
+    assert counts["rejected"] == {"pool_exceeded": 1}
+    assert report["trace"]["rows"] == 6
+    assert report["ttft_ms"]["count"] == 5
+    assert report["tpot_ms"]["count"] == 4, "one answer has a single token"
+    assert report["throughput"]["output_tokens"] == 14 + 3 + 250 + 1 + 90
+    memory = report["memory"]
+    shares = memory["mean_used_tokens"] + memory["mean_unused_tokens"] + memory["mean_free_tokens"]
+    assert shares == pytest.approx(memory["pool_tokens"])
+    assert report["config"]["settings"]["num_blocks"] == 200
+    assert report["config"]["hardware"]["source"]
+    assert re.fullmatch(r"[0-9a-f]{64}", report["config_sha256"])
+    assert re.fullmatch(r"[0-9a-f]{64}", report["trace"]["sha256"])
+    lengths = {len(series) for series in report["over_time"].values()}
+    assert len(lengths) == 1
+
+
+def test_two_runs_give_the_same_bytes_whatever_the_hash_seed(tmp_path):
+    program = "import sys, typer; from sim.cli import replay; typer.run(replay)"
+    outputs = []
+    for seed in ("0", "1"):
+        out = tmp_path / f"{seed}.json"
+        subprocess.run(
+            [sys.executable, "-c", program, SAMPLE, "--json", str(out)],
+            check=True,
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            cwd=ROOT,
+            stdout=subprocess.DEVNULL,
+        )
+        outputs.append(out.read_bytes())
+    assert outputs[0] == outputs[1]
+
+
+def test_replay_imports_no_torch():
+    program = (
+        "import sys, sim.cli, sim.replay, sim.render; sys.exit('torch' in sys.modules or"
+        " 'starlette' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--hardware", "H10O"], "unknown hardware 'H10O' (did you mean H100?)"),
+        (["--model", "llama-9"], "unknown model 'llama-9'"),
+        (["--block-size", "0"], "--block-size: Expected `int` >= 1"),
+        (["--dtype", "bf17"], "--dtype: Invalid enum value 'bf17'"),
+        (["--watermark", "1"], "--watermark"),
+        (["--token-budget", "9"], "--token-budget (9) must be at least --max-batch (256)"),
+        (["--model", "Qwen3-32B", "--hardware", "L4"], "leaves no room for a KV block"),
+        (["--num-blocks", "5", "--kv-gb", "5"], "either --num-blocks or --kv-gb"),
+        (["--json", "/nowhere/at/all.json"], "cannot be written"),
+    ],
+)
+def test_a_wrong_setting_is_one_sentence_and_exit_2(kilburn, args, message):
+    result = kilburn(SAMPLE, *args)
+    assert result.exit_code == 2
+    assert message in words(result.stderr)
+    assert result.stderr.startswith("error: ")
+    assert "Traceback" not in result.output
+
+
+def test_a_broken_row_is_told_and_the_others_replayed(kilburn, tmp_path):
+    path = tmp_path / "broken.csv"
+    path.write_bytes(
+        b"TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,10,5\nyesterday,1,1\n"
+    )
+    result = kilburn(str(path), "--json", str(tmp_path / "out.json"))
+    assert result.exit_code == 0
+    assert "line 3: TIMESTAMP 'yesterday' is not a time" in words(result.output)
+    report = json.loads((tmp_path / "out.json").read_text())
+    assert report["trace"]["bad"] == {"bad_timestamp": 1}
+    assert report["trace"]["rows"] == 2
+    assert report["requests"]["done"] == 1
+
+    strict = kilburn(str(path), "--strict")
+    assert strict.exit_code == 2
+    assert "line 3: TIMESTAMP 'yesterday'" in words(strict.stderr)
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"", "the file is empty"),
+        (b"TIMESTAMP,ContextTokens,GeneratedTokens\n", "the trace has no requests"),
+        (b"TIMESTAMP,ContextTokens,GeneratedTokens\nx,y,z\n", "none of the trace's 1 rows"),
+        (b"who,what\n", "expected a CSV header"),
+    ],
+)
+def test_a_trace_without_requests_is_refused(kilburn, tmp_path, data, message):
+    path = tmp_path / "t.csv"
+    path.write_bytes(data)
+    result = kilburn(str(path))
+    assert result.exit_code == 2
+    assert message in words(result.stderr)
+
+
+def test_all_rejected_is_a_result_not_an_error(kilburn):
+    result = kilburn(SAMPLE, "--max-context", "5")
+    assert result.exit_code == 0
+    assert "6 rejected (6 context_exceeded)" in words(result.output)
+
+
+def test_the_pool_is_what_memory_leaves():
+    resolved = resolve(build_config(hardware="A100-80"))
+    pool = resolved.pool
+    left = int(81920 * 2**20 * 0.9) - 2 * 8_030_261_248 - pool.activation_bytes - 768 * 2**20
+    assert pool.block_bytes == 16 * 131_072
+    assert pool.num_blocks == left // pool.block_bytes
+
+
+def test_a_pool_of_given_bytes_is_whole_blocks():
+    resolved = resolve(build_config())
+    pool = pool_budget(
+        resolved.hardware,
+        resolved.model,
+        dtype="bf16",
+        kv_dtype="fp8",
+        block_size=16,
+        token_budget=1,
+        max_batch=1,
+        utilisation=0.9,
+        kv_gb=1.0,
+    )
+    assert pool.given
+    assert pool.num_blocks == 10**9 // (16 * 65_536)
+
+
+def test_activations_grow_with_budget_and_batch():
+    model = resolve(build_config()).model
+    base = activation_bytes(model, "bf16", 2048, 256)
+    assert activation_bytes(model, "bf16", 4096, 256) > base
+    assert activation_bytes(model, "bf16", 2048, 512) > base
+
+
+def test_a_figure_that_is_not_a_number_is_an_error():
+    report = replay(open_trace(DATA / "azure_sample.csv"), resolve(build_config()))
+    encode_figures(report)
+    broken = type(report)(
+        **{f: getattr(report, f) for f in report.__struct_fields__}
+        | {"e2e_ms": Spread(count=1, mean=float("nan"))}
+    )
+    with pytest.raises(InvariantError):
+        encode_figures(broken)

@@ -1,0 +1,199 @@
+"""`kilburn trace stats | convert | synth`: flags to settings, and the summary. Heavy imports wait until a command runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+LRU_BLOCKS = "1000,5000,10000,30000,50000,100000"
+
+app = typer.Typer(no_args_is_help=True, help="Look at traces, convert them, make them.")
+
+TracePath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TRACE",
+        help="CSV, JSON lines or Parquet; plain or gzip; the format is recognised by content.",
+        show_default=False,
+    ),
+]
+OutPath = Annotated[
+    Path,
+    typer.Argument(
+        metavar="OUT", help="A name that ends in .jsonl, .jsonl.gz or .parquet.", show_default=False
+    ),
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Refuse a trace with a bad row.")]
+Json = Annotated[Path | None, typer.Option(help="Write every figure to FILE.", metavar="FILE")]
+Seed = Annotated[int, typer.Option(help="Of whatever is drawn.")]
+Limit = Annotated[int | None, typer.Option(help="Only the first N requests.", metavar="N")]
+ArrivalSpec = Annotated[
+    str | None,
+    typer.Option(help="poisson:RATE, gamma:RATE:CV, weibull:RATE:CV, every:SECONDS or at-once."),
+]
+
+
+@app.command()
+def stats(
+    trace: TracePath,
+    *,
+    lru: Annotated[
+        str, typer.Option(help="Sizes of LRU prefix caches, in blocks of the trace.")
+    ] = LRU_BLOCKS,
+    limit: Limit = None,
+    strict: Strict = False,
+    json: Json = None,
+) -> None:
+    """Print lengths, arrivals, sessions and ideal prefix reuse of a trace, or of a ServeGen recording of clients."""
+    from rich.console import Console
+
+    from traces.figures import write_figures
+    from traces.inspect import inspect_trace
+    from traces.terminal import exit_on_error, with_progress
+
+    with exit_on_error():
+        found = inspect_trace(
+            trace,
+            lru=lru,
+            limit=limit,
+            strict=strict,
+            watch=lambda requests: with_progress(requests, "read"),
+        )
+        if json is not None:
+            write_figures(found.figures, json)
+    Console(highlight=False).print(found.summary)
+
+
+@app.command()
+def convert(
+    trace: TracePath,
+    out: OutPath,
+    *,
+    limit: Limit = None,
+    arrivals: ArrivalSpec = None,
+    open_loop: Annotated[
+        bool, typer.Option("--open-loop", help="Send requests of sessions at their recorded times.")
+    ] = False,
+    rate_scale: Annotated[
+        float, typer.Option(help="So many times the requests in the same span.")
+    ] = 1.0,
+    time_scale: Annotated[float, typer.Option(help="Arrivals so many times as far apart.")] = 1.0,
+    system_tokens: Annotated[
+        int, typer.Option(help="Tokens of a prompt that is put before every request.")
+    ] = 0,
+    seed: Seed = 0,
+    strict: Strict = False,
+) -> None:
+    """Write a trace of any format in Kilburn's own, on the way changing its arrivals, rate or length."""
+    from rich.console import Console
+
+    from traces.formats import open_trace
+    from traces.native import NativeHeader
+    from traces.render import bad_rows
+    from traces.shaping import SYSTEM_BLOCK_TOKENS, build_shaping, shaped
+    from traces.terminal import exit_on_error, with_progress
+    from traces.write import write_trace
+
+    with exit_on_error():
+        shaping = build_shaping(
+            limit=limit,
+            arrivals=arrivals,
+            open_loop=open_loop,
+            rate_scale=rate_scale,
+            time_scale=time_scale,
+            system_tokens=system_tokens,
+            seed=seed,
+        )
+        source = open_trace(trace, strict=strict)
+        header = NativeHeader(
+            hash_block_tokens=source.hash_block_tokens
+            or (SYSTEM_BLOCK_TOKENS if system_tokens else 0),
+            has_arrivals=source.has_arrivals or arrivals is not None,
+        )
+        requests = shaped(source, shaping, times_needed=False)
+        count = write_trace(header, with_progress(requests, "wrote"), out)
+    console = Console(highlight=False)
+    num_bad = sum(source.bad_counts.values())
+    for part in bad_rows(source.bad_rows, num_bad, source.num_requests + num_bad):
+        console.print(part)
+    console.print(f"{out}: {count:,} requests from {trace.name} ({source.format})", soft_wrap=True)
+
+
+@app.command()
+def synth(
+    out: OutPath,
+    *,
+    num: Annotated[
+        int | None, typer.Option(help="How many requests, or sessions.", show_default=False)
+    ] = None,
+    arrivals: ArrivalSpec = None,
+    prompt: Annotated[
+        str,
+        typer.Option(
+            help="Prompt lengths: fixed:N, uniform:LOW:HIGH, lognormal:MEAN:CV or geometric:MEAN."
+        ),
+    ] = "lognormal:1000:1",
+    output: Annotated[str, typer.Option(help="Output lengths, likewise.")] = "lognormal:250:1",
+    lengths: Annotated[
+        Path | None,
+        typer.Option(help="Draw pairs of lengths from this trace instead.", metavar="TRACE"),
+    ] = None,
+    sessions: Annotated[
+        bool, typer.Option("--sessions", help="Conversations, each a closed loop that grows.")
+    ] = False,
+    turns: Annotated[str, typer.Option(help="Turns of a session.")] = "geometric:4",
+    message: Annotated[str, typer.Option(help="New tokens of each turn.")] = "lognormal:120:1.5",
+    think: Annotated[
+        str, typer.Option(help="Milliseconds between answer and next turn.")
+    ] = "lognormal:15000:1",
+    max_context: Annotated[
+        int, typer.Option(help="A session ends before the turn that would exceed this.")
+    ] = 32_768,
+    system_tokens: Annotated[
+        int, typer.Option(help="Tokens of a prompt that all requests or sessions begin with.")
+    ] = 0,
+    clients: Annotated[
+        Path | None,
+        typer.Option(help="Draw from this ServeGen recording of clients.", metavar="FILE"),
+    ] = None,
+    start_s: Annotated[
+        float, typer.Option(help="Of the recording of clients: the second of the day.")
+    ] = 0.0,
+    duration_s: Annotated[
+        float, typer.Option(help="Of the recording of clients: how long.")
+    ] = 3600.0,
+    rate: Annotated[
+        float | None,
+        typer.Option(help="Of the recording of clients: scale to so many requests a second."),
+    ] = None,
+    seed: Seed = 0,
+) -> None:
+    """Make a trace: independent requests, conversations, or a mix of API clients."""
+    from rich.console import Console
+
+    from traces.synth import Recipe, synthesise
+    from traces.terminal import exit_on_error, with_progress
+    from traces.write import write_trace
+
+    with exit_on_error():
+        recipe = Recipe(
+            num=num,
+            arrivals=arrivals,
+            prompt=prompt,
+            output=output,
+            lengths=lengths,
+            sessions=sessions,
+            turns=turns,
+            message=message,
+            think=think,
+            max_context=max_context,
+            system_tokens=system_tokens,
+            clients=clients,
+            start_s=start_s,
+            duration_s=duration_s,
+            rate=rate,
+            seed=seed,
+        )
+        header, requests = synthesise(recipe)
+        count = write_trace(header, with_progress(requests, "wrote"), out)
+    Console(highlight=False).print(f"{out}: {count:,} requests", soft_wrap=True)

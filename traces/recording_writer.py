@@ -1,0 +1,175 @@
+"""Writes a recording while a server runs, and never at the server's expense.
+
+Knows the format in `recording.py`, one file and one thread; knows no engine. Lines are encoded by whoever calls and
+written by the thread. Equal prefixes of prompts are told apart by keyed digests whose key is forgotten with the writer.
+"""
+
+import hashlib
+import logging
+import os
+import queue
+import threading
+import zlib
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.core.config import CoreConfig
+from engine.core.errors import ConfigError
+from engine.core.ids import RequestId
+from engine.core.journal import Call
+from engine.core.log import Record
+from traces.recording import VERSION, End, Header, Line, Prompt, Tokens, config_hash
+
+_CHUNK_BYTES: Final = 1 << 16
+_GZIP: Final = 16 + zlib.MAX_WBITS
+
+_LOG = logging.getLogger(__name__)
+
+
+class RecordingWriter:
+    """Writes a recording in a thread of its own, so that a slow disk never holds up whoever calls.
+
+    When writing fails, or the disk falls behind by more than a bound, recording ends there: that is logged once, `failure` says why,
+    and later calls do nothing. Implements the live engine's recorder.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        config: CoreConfig,
+        model: str,
+        record_tokens: bool = False,
+        most_pending_bytes: int = 1 << 26,
+    ) -> None:
+        """Creates the file and writes its header.
+
+        Args:
+            path: gzip where it ends in `.gz`.
+            config: of the core that is recorded.
+            model: its name.
+            record_tokens: keep prompts and sampled tokens, which are the clients' content.
+            most_pending_bytes: how far the disk may fall behind.
+
+        Raises:
+            ConfigError: the file cannot be created.
+        """
+        self.path = path
+        self.failure: str | None = None
+        self._record_tokens = record_tokens
+        self._block_size = config.memory.block_size
+        self._content: dict[bytes, int] = {}
+        self._key = os.urandom(16)
+        self._encoder = msgspec.json.Encoder()
+        self._buffer = bytearray()
+        self._num_calls = 0
+        self._pending = 0
+        self._most_pending = most_pending_bytes
+        self._lock = threading.Lock()
+        self._chunks: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._closed = False
+        self._deflate = zlib.compressobj(6, zlib.DEFLATED, _GZIP) if path.suffix == ".gz" else None
+        try:
+            self._file = path.open("wb", buffering=0)
+        except OSError as error:
+            raise ConfigError(f"cannot create the recording {path}: {error.strerror}") from error
+        self._put(
+            Header(
+                version=VERSION,
+                model=model,
+                config=config,
+                config_hash=config_hash(config),
+                has_tokens=record_tokens,
+            )
+        )
+        self._thread = threading.Thread(target=self._write, name="kilburn-recording", daemon=True)
+        self._thread.start()
+
+    def prompt(self, request: RequestId, tokens: NDArray[np.int32]) -> None:
+        """Notes the content of a request that is about to be submitted. O(tokens)."""
+        if self.failure is None:
+            kept = tuple(tokens.tolist()) if self._record_tokens else None
+            self._put(Prompt(request, self._content_ids(tokens), kept))
+
+    def sampled(self, step: int, tokens: NDArray[np.int32]) -> None:
+        """Notes what a step sampled, where tokens are kept."""
+        if self._record_tokens and self.failure is None:
+            self._put(Tokens(step, tuple(tokens.tolist())))
+
+    def call(self, call: Call, decisions: list[Record]) -> None:
+        """Notes a call and what was decided in it."""
+        if self.failure is None:
+            self._put(call, *decisions)
+            self._num_calls += 1
+
+    def close(self) -> None:
+        """Writes the last line and closes the file; waits for the disk, unless recording has failed. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        if self.failure is None:
+            self._put(End(self._num_calls))
+            self._flush()
+        self._chunks.put(None)
+        if self.failure is None:
+            self._thread.join()
+
+    def _put(self, *lines: Line) -> None:
+        for line in lines:
+            self._buffer += self._encoder.encode(line)
+            self._buffer += b"\n"
+        if len(self._buffer) >= _CHUNK_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        with self._lock:
+            self._pending += len(self._buffer)
+            late = self._pending > self._most_pending
+        if late:
+            self._fail("the disk cannot keep up")
+            return
+        self._chunks.put(bytes(self._buffer))
+        self._buffer.clear()
+
+    def _content_ids(self, tokens: NDArray[np.int32]) -> tuple[int, ...]:
+        """Chained keyed digests of the blocks, numbered as they first appear."""
+        ids, digest = [], self._key
+        for end in range(self._block_size, len(tokens) + 1, self._block_size):
+            block = tokens[end - self._block_size : end].tobytes()
+            digest = hashlib.blake2b(digest + block, digest_size=16, key=self._key).digest()
+            ids.append(self._content.setdefault(digest, len(self._content)))
+        return tuple(ids)
+
+    def _write(self) -> None:
+        """The thread: writes chunks until told to end; after a failure it only takes them away."""
+        with self._file:
+            while (chunk := self._chunks.get()) is not None:
+                with self._lock:
+                    self._pending -= len(chunk)
+                self._write_through(chunk, last=False)
+            self._write_through(b"", last=True)
+
+    def _write_through(self, chunk: bytes, *, last: bool) -> None:
+        """Writes a chunk so that what is in the file can be read even if no other follows."""
+        if self.failure is not None:
+            return
+        if self._deflate is not None:
+            mode = zlib.Z_FINISH if last else zlib.Z_SYNC_FLUSH
+            chunk = self._deflate.compress(chunk) + self._deflate.flush(mode)
+        try:
+            rest = memoryview(chunk)
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            self._fail(error.strerror or str(error))
+
+    def _fail(self, why: str) -> None:
+        with self._lock:
+            if self.failure is not None:
+                return
+            self.failure = why
+        _LOG.error("recording to %s ended early: %s; serving goes on", self.path, why)

@@ -1,0 +1,113 @@
+"""Makes one stream of requests into another: other times, other rates, a shared system prompt. Streams; knows no files.
+
+A session moves as one: whatever is done to its first request happens to all of it, and think times stay.
+"""
+
+import heapq
+from array import array
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+
+import numpy as np
+from msgspec.structs import replace
+
+from engine.core.errors import ConfigError
+from traces.schema import ROOT, TraceRequest
+
+
+def units(requests: Iterable[TraceRequest]) -> Iterator[list[TraceRequest]]:
+    """The requests in groups: a session's are together, any other is alone."""
+    for session, rows in groupby(requests, key=lambda row: row.session):
+        if session == ROOT:
+            for row in rows:
+                yield [row]
+        else:
+            yield list(rows)
+
+
+def _moved(unit: list[TraceRequest], start_ns: int) -> list[TraceRequest]:
+    shift = start_ns - unit[0].arrival_ns
+    if not shift:
+        return unit
+    return [replace(row, arrival_ns=row.arrival_ns + shift) for row in unit]
+
+
+def with_arrivals(requests: Iterable[TraceRequest], gaps: Iterator[int]) -> Iterator[TraceRequest]:
+    """The same requests and sessions in the same order, the first at 0, the others a gap after the one before."""
+    now = 0
+    for number, unit in enumerate(units(requests)):
+        if number:
+            now += next(gaps)
+        yield from _moved(unit, now)
+
+
+def scale_time(requests: Iterable[TraceRequest], factor: float) -> Iterator[TraceRequest]:
+    """Arrivals `factor` times as far apart: 2 halves the rate and keeps the burstiness.
+
+    Raises:
+        ConfigError: `factor` is not above 0.
+    """
+    if not 0 < factor < 1e6:
+        raise ConfigError(f"the time scale must be above 0 and below a million, not {factor:g}")
+    for unit in units(requests):
+        yield from _moved(unit, round(unit[0].arrival_ns * factor))
+
+
+def scale_rate(
+    requests: Iterable[TraceRequest], factor: float, *, seed: int, spread_s: float = 10.0
+) -> Iterator[TraceRequest]:
+    """`factor` times the requests in the same span: below 1 each is kept with that chance, above 1 some are repeated.
+
+    A repetition comes up to `spread_s` later than its original, so that rates over longer times keep their pattern; it shares
+    no block and no session with it.
+
+    Raises:
+        ConfigError: `factor` is not above 0.
+    """
+    if not 0 < factor <= 10_000:
+        raise ConfigError(f"the rate scale must be above 0 and at most 10000, not {factor:g}")
+    rng = np.random.default_rng(seed)
+    whole, part = int(factor), factor % 1
+    copies = whole + (part > 0)
+    waiting: list[tuple[int, int, list[TraceRequest]]] = []
+    place = 0
+    for unit in units(requests):
+        start = unit[0].arrival_ns
+        while waiting and waiting[0][0] <= start:
+            yield from heapq.heappop(waiting)[2]
+        for copy in range(copies):
+            if copy == whole and rng.random() >= part:
+                continue
+            delay = round(rng.random() * spread_s * 1e9) if copy else 0
+            rows = [_copied(row, copy, copies) for row in _moved(unit, start + delay)]
+            heapq.heappush(waiting, (start + delay, place, rows))
+            place += 1
+    while waiting:
+        yield from heapq.heappop(waiting)[2]
+
+
+def _copied(row: TraceRequest, copy: int, copies: int) -> TraceRequest:
+    if copies == 1:
+        return row
+    hash_ids = row.hash_ids
+    if hash_ids:
+        hash_ids = array("q", [block * copies + copy for block in hash_ids])
+    session = row.session if row.session == ROOT else row.session * copies + copy
+    return replace(row, hash_ids=hash_ids, session=session)
+
+
+def with_system_prompt(
+    requests: Iterable[TraceRequest], num_tokens: int, block_tokens: int
+) -> Iterator[TraceRequest]:
+    """The same requests, each behind `num_tokens` that are the same for all: their full blocks get ids, nothing else does.
+
+    Raises:
+        ConfigError: a request already has block ids, which stand for prefixes without the system prompt.
+    """
+    shared = array("q", range(num_tokens // block_tokens))
+    for row in requests:
+        if row.hash_ids:
+            raise ConfigError(
+                "a system prompt cannot be put before requests whose block ids are known"
+            )
+        yield replace(row, num_prompt=row.num_prompt + num_tokens, hash_ids=shared)
