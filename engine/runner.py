@@ -6,8 +6,8 @@ plan n sampled. A row whose later results the core discards is rewound by its ne
 computed again and the same counter-based draws fall.
 """
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
@@ -25,6 +25,8 @@ from engine.weights.load import LoadedModel
 
 I32 = NDArray[np.int32]
 T = TypeVar("T", bound=np.generic)
+Sample = Callable[[torch.Tensor, SamplingRows, NDArray[np.int64]], tuple[I32, NDArray[np.int64]]]
+"""`engine.sampling.sample`, or the same elsewhere."""
 
 
 class RowState:
@@ -77,15 +79,23 @@ class TorchRunner:
     """A decoder over a paged pool; implements `engine.executor.Executor`."""
 
     def __init__(
-        self, model: Decoder, *, num_blocks: int, block_size: int, max_context: int, vocab_size: int
+        self,
+        model: Decoder,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_context: int,
+        vocab_size: int,
+        sample: Sample = sample,
     ) -> None:
-        """`num_blocks` and `block_size` are those of the pool that the model's attention owns."""
+        """`num_blocks` and `block_size` are those of the pool that the model's attention owns; `sample` draws where the logits are."""
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.max_context = max_context
         self.vocab_size = vocab_size
         self._model: Decoder | None = model
         self._rows = RowState()
+        self._sample = sample
 
     @torch.inference_mode()
     def execute(self, plan: Plan, new: Sequence[NewSequence]) -> Sampled:
@@ -103,7 +113,7 @@ class TorchRunner:
             logits = self._model.forward(self._step(plan))
             rows = plan.rows[plan.samples]
             positions = (plan.starts + plan.counts)[plan.samples].astype(np.int64)
-            tokens, bad = sample(logits, self._rows.sampling(rows), positions)
+            tokens, bad = self._sample(logits, self._rows.sampling(rows), positions)
         except RuntimeError as error:
             raise ExecutorError(f"step {plan.step} failed in the model: {error}") from error
         if len(rows):
@@ -138,6 +148,7 @@ class TorchRunner:
             num_decodes=plan.num_decodes,
             tables=state.tables,
             sampled=torch.from_numpy((ends - 1)[plan.samples]),
+            changes=(plan.delta_rows, plan.delta_cols, plan.delta_blocks),
         )
 
 
@@ -151,6 +162,8 @@ def build_runner(
     max_context: int | None = None,
     max_batch: int = 256,
     threads: int | None = None,
+    device: Literal["cpu", "cuda"] = "cpu",
+    step_tokens: int = 2048,
 ) -> TorchRunner:
     """A runner for `model` with its own pool.
 
@@ -164,14 +177,26 @@ def build_runner(
         max_context: most tokens of a sequence; None: what the model was trained for.
         max_batch: most sequences that run at once.
         threads: that compute; None: one for each physical core.
+        device: where the model runs; on `cuda` the pool takes what weights and the largest step leave of the device's memory.
+        step_tokens: most positions of a step, for that measurement.
 
     Raises:
-        ConfigError: a setting is out of range, or the pool has no room for one block.
+        ConfigError: a setting is out of range, the device is not there or cannot run the model, or the pool has no room for one block.
     """
     shape = model.shape
     context = shape.max_context if max_context is None else max_context
     if not 1 <= context <= shape.max_context:
         raise ConfigError(f"max_context is {context}; {model.name} allows 1 to {shape.max_context}")
+    if device == "cuda":
+        return _build_accelerated(
+            model,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            max_context=context,
+            max_batch=max_batch,
+            step_tokens=step_tokens,
+            pool_bytes=pool_bytes,
+        )
     if num_blocks is None:
         num_blocks = pool_blocks(
             block_size * shape.kv_bytes_per_token(getattr(torch, model.dtype).itemsize),
@@ -193,6 +218,42 @@ def build_runner(
         block_size=block_size,
         max_context=context,
         vocab_size=shape.vocab_size,
+    )
+
+
+def _build_accelerated(
+    model: LoadedModel,
+    *,
+    num_blocks: int | None,
+    block_size: int,
+    max_context: int,
+    max_batch: int,
+    step_tokens: int,
+    pool_bytes: int | None,
+) -> TorchRunner:
+    """A runner on the accelerator. Triton is imported here, where it is wanted: it is not on every system."""
+    from engine.device_sampling import DeviceSampler
+    from engine.models.accelerated import build_accelerated
+    from engine.models.device import find_accelerator
+
+    accelerator = find_accelerator()
+    decoder, num_blocks = build_accelerated(
+        model,
+        accelerator,
+        num_blocks=num_blocks,
+        block_size=block_size,
+        max_context=max_context,
+        max_batch=max_batch,
+        step_tokens=step_tokens,
+        pool_bytes=pool_bytes,
+    )
+    return TorchRunner(
+        decoder,
+        num_blocks=num_blocks,
+        block_size=block_size,
+        max_context=max_context,
+        vocab_size=model.shape.vocab_size,
+        sample=DeviceSampler(accelerator).sample,
     )
 
 

@@ -33,10 +33,14 @@ class Llama:
     def forward(self, step: Step) -> torch.Tensor:
         """Logits [S, vocabulary] float32 of the step's sampled places; keys and values of all T positions are cached."""
         self._attention.begin(step)
-        hidden = self._embed[step.ids]
+        return self.compute(step.ids, step.sampled)
+
+    def compute(self, ids: torch.Tensor, sampled: torch.Tensor) -> torch.Tensor:
+        """As `forward`, for the step that the attention backend has been given already. ids: [T]; sampled: [S]; integers."""
+        hidden = self._embed[ids]
         for layer in self._layers:
             hidden = layer.forward(hidden)
-        wanted = rms_norm(hidden[step.sampled], self._norm, self._eps)
+        wanted = rms_norm(hidden[sampled], self._norm, self._eps)
         return self._head(wanted).float()
 
     def close(self) -> None:
