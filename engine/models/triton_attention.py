@@ -70,7 +70,7 @@ class TritonAttention:
         self._rotation = torch.cat([rotary.cos, rotary.sin], dim=1).to(accelerator.device)
         self._group = shape.num_heads // shape.num_kv_heads
         sizes = (shape.head_size, self._group, dtype.itemsize, dtype.itemsize)
-        self.small = decode_tile(*sizes, accelerator.capability)
+        self.small = decode_tile(*sizes)
         self.large = prefill_tile(*sizes, accelerator.capability)
         self._rule = rules.causal()
         self._scale = shape.head_size**-0.5
