@@ -6,8 +6,8 @@ plan n sampled. A row whose later results the core discards is rewound by its ne
 computed again and the same counter-based draws fall.
 """
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
@@ -22,11 +22,13 @@ from engine.models.decoder import Decoder
 from engine.models.pool import DEFAULT_SHARE, pool_blocks
 from engine.models.step import Step, slot_mapping
 from engine.sampling import SamplingRows, sample
-from engine.transfers import HostPool
+from engine.transfers import host_pool
 from engine.weights.load import LoadedModel
 
 I32 = NDArray[np.int32]
 T = TypeVar("T", bound=np.generic)
+Sample = Callable[[torch.Tensor, SamplingRows, NDArray[np.int64]], tuple[I32, NDArray[np.int64]]]
+"""`engine.sampling.sample`, or the same elsewhere."""
 
 
 class RowState:
@@ -101,8 +103,9 @@ class TorchRunner:
         max_context: int,
         vocab_size: int,
         host_blocks: int = 0,
+        sample: Sample = sample,
     ) -> None:
-        """`num_blocks` and `block_size` are those of the pool that the model's attention owns."""
+        """`num_blocks` and `block_size` are those of the pool that the model's attention owns; `sample` draws where the logits are."""
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.host_blocks = host_blocks
@@ -111,7 +114,8 @@ class TorchRunner:
         self._model: Decoder | None = model
         self._rows = RowState()
         self._beams = BeamRows()
-        self._blocks = HostPool(model.frames, host_blocks)
+        self._blocks = host_pool(model.frames, host_blocks)
+        self._sample = sample
 
     @torch.inference_mode()
     def execute(self, plan: Plan, new: Sequence[NewSequence]) -> Sampled:
@@ -136,7 +140,7 @@ class TorchRunner:
             if len(plan.fork_rows):
                 logits = logits[torch.from_numpy(_logits_of(plan))]
             counters = self._rows.counters(rows, positions)
-            tokens, unusable = sample(logits, self._rows.sampling(rows), counters)
+            tokens, unusable = self._sample(logits, self._rows.sampling(rows), counters)
             bad = {int(at) for at in unusable}
             beams, parents = self._beams.choose(rows, positions, logits, tokens, bad)
         except RuntimeError as error:
@@ -182,6 +186,7 @@ class TorchRunner:
             num_decodes=plan.num_decodes,
             tables=state.tables,
             sampled=torch.from_numpy((ends - 1)[plan.samples]),
+            changes=(plan.delta_rows, plan.delta_cols, plan.delta_blocks),
         )
 
 
@@ -196,6 +201,8 @@ def build_runner(
     max_batch: int = 256,
     threads: int | None = None,
     host_blocks: int = 0,
+    device: Literal["cpu", "cuda"] = "cpu",
+    step_tokens: int = 2048,
 ) -> TorchRunner:
     """A runner for `model` with its own pool.
 
@@ -210,14 +217,27 @@ def build_runner(
         max_batch: most sequences that run at once.
         threads: that compute; None: one for each physical core.
         host_blocks: blocks of host memory to swap to, beside the pool.
+        device: where the model runs; on `cuda` the pool takes what weights and the largest step leave of the device's memory.
+        step_tokens: most positions of a step, for that measurement.
 
     Raises:
-        ConfigError: a setting is out of range, or the pool has no room for one block.
+        ConfigError: a setting is out of range, the device is not there or cannot run the model, or the pool has no room for one block.
     """
     shape = model.shape
     context = shape.max_context if max_context is None else max_context
     if not 1 <= context <= shape.max_context:
         raise ConfigError(f"max_context is {context}; {model.name} allows 1 to {shape.max_context}")
+    if device == "cuda":
+        return _build_accelerated(
+            model,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            max_context=context,
+            max_batch=max_batch,
+            step_tokens=step_tokens,
+            pool_bytes=pool_bytes,
+            host_blocks=host_blocks,
+        )
     if num_blocks is None:
         num_blocks = pool_blocks(
             block_size * shape.kv_bytes_per_token(getattr(torch, model.dtype).itemsize),
@@ -248,6 +268,44 @@ def _logits_of(plan: Plan) -> NDArray[np.int64]:
     place = plan.samples.cumsum() - 1
     of: NDArray[np.int64] = np.concatenate([place[plan.samples], place[plan.fork_from]])
     return of
+
+
+def _build_accelerated(
+    model: LoadedModel,
+    *,
+    num_blocks: int | None,
+    block_size: int,
+    max_context: int,
+    max_batch: int,
+    step_tokens: int,
+    pool_bytes: int | None,
+    host_blocks: int,
+) -> TorchRunner:
+    """A runner on the accelerator. Triton is imported here, where it is wanted: it is not on every system."""
+    from engine.device_sampling import DeviceSampler
+    from engine.models.accelerated import build_accelerated
+    from engine.models.device import find_accelerator
+
+    accelerator = find_accelerator()
+    decoder, num_blocks = build_accelerated(
+        model,
+        accelerator,
+        num_blocks=num_blocks,
+        block_size=block_size,
+        max_context=max_context,
+        max_batch=max_batch,
+        step_tokens=step_tokens,
+        pool_bytes=pool_bytes,
+    )
+    return TorchRunner(
+        decoder,
+        num_blocks=num_blocks,
+        block_size=block_size,
+        max_context=max_context,
+        vocab_size=model.shape.vocab_size,
+        host_blocks=host_blocks,
+        sample=DeviceSampler(accelerator).sample,
+    )
 
 
 def _grown(array: NDArray[T], *needed: int) -> NDArray[T]:

@@ -10,7 +10,7 @@ import torch
 
 from kernels.attention import launch, rules
 from kernels.attention.merge import merge_kernel
-from kernels.attention.tiles import Tile, decode_tile, prefill_tile
+from kernels.attention.tiles import decode_tile, prefill_tile
 from kernels.attention.traversal import attend_kernel
 from kernels.cache import blocks, table, write
 from kernels.layout import E4M3
@@ -71,8 +71,8 @@ def attend(
     kv = kv or dtype
     form = launch.kv_form(kv, capability)
     split = use == "decode"
-    choose = decode_tile if split else prefill_tile
-    tile: Tile = choose(head_dim, group, dtype.itemsize, kv.itemsize, capability)
+    sizes = (head_dim, group, dtype.itemsize, kv.itemsize)
+    tile = decode_tile(*sizes) if split else prefill_tile(*sizes, capability)
     stored = pointer(torch.uint8 if form == "bytes" else kv)
     signature = {
         "out_ptr": "*fp32" if split else pointer(dtype),
@@ -107,9 +107,9 @@ def attend(
     return build(name, attend_kernel, signature, constants)
 
 
-def merge(head_dim: int, dtype: torch.dtype, capability: int) -> Build:
+def merge(head_dim: int, dtype: torch.dtype) -> Build:
     """A build of the reduction over shares."""
-    tile = decode_tile(head_dim, 4, dtype.itemsize, dtype.itemsize, capability)
+    tile = decode_tile(head_dim, 4, dtype.itemsize, dtype.itemsize)
     signature = {
         "out_ptr": pointer(dtype), "partial_ptr": "*fp32", "lse_ptr": "*fp32",
         "tile_seq_ptr": "*i32", "tile_token_ptr": "*i32", "q_start_ptr": "*i32",
@@ -205,7 +205,7 @@ def shipped(capability: int) -> list[Build]:
     builds += [attend("decode", c, group=g) for g in (1, 8)]
     builds += [attend(use, c, paged=False, block_size=8192) for use in ("decode", "prefill")]
     builds += [attend("decode", c, rule=r, rule_name=n, rule_types=t) for n, r, t in all_rules()]
-    builds += [merge(128, BF16, c)]
+    builds += [merge(128, BF16)]
     builds += [
         write_cache(128, BF16, False),
         write_cache(128, BF16, True),

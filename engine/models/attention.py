@@ -22,8 +22,10 @@ class AttentionBackend(Protocol):
 
     num_blocks: int
     block_size: int
-    frames: NDArray[np.uint8]
-    """[parts, num_blocks, bytes], a view of the pool: each frame is `frames[:, i]`, opaque bytes."""
+    @property
+    def frames(self) -> NDArray[np.uint8] | torch.Tensor:
+        """[parts, num_blocks, bytes] uint8, a view of the pool: each frame is `frames[:, i]`, opaque bytes."""
+        ...
 
     def begin(self, step: Step) -> None:
         """Takes in a step; arrays of `step` stay unchanged until the next call."""

@@ -93,6 +93,8 @@ class Placed(NamedTuple):
     """A launch on the device: its index arrays, and room for the shares' results, which serves one layer after another."""
 
     tile: Tile
+    tokens: int
+    """Most queries of one tile."""
     splits: int
     tile_seqs: torch.Tensor
     """int32 [tiles], -1 for none."""
@@ -108,6 +110,7 @@ class Placed(NamedTuple):
 
 def place(
     tile: Tile,
+    tokens: int,
     splits: int,
     tile_seqs: torch.Tensor,
     tile_tokens: torch.Tensor,
@@ -120,7 +123,7 @@ def place(
     shares = (len(tile_seqs), kv_heads, splits, tile.m) if splits > 1 else (1,)
     lse = torch.empty(shares, dtype=torch.float32, device=tile_seqs.device)
     partial = lse.new_empty((*shares, head_dim)) if splits > 1 else lse
-    return Placed(tile, splits, tile_seqs, tile_tokens, share, partial, lse)
+    return Placed(tile, tokens, splits, tile_seqs, tile_tokens, share, partial, lse)
 
 
 def attend(
@@ -170,23 +173,25 @@ def attend(
     group = heads // kv_heads
     form = kv_form(kv.k.dtype, capability)
     k, v = (kv.k.view(torch.uint8), kv.v.view(torch.uint8)) if form == "bytes" else (kv.k, kv.v)
-    for x in launches:
-        split = x.splits > 1
-        if group > x.tile.m:
-            raise ValueError(f"{group} query heads a KV head do not fit a tile of {x.tile.m} rows")
-        attend_kernel[(len(x.tile_seqs), kv_heads, x.splits)](
-            x.partial if split else out, x.lse, q, k, v,
-            x.lse if kv.k_scale is None else kv.k_scale,
-            x.lse if kv.v_scale is None else kv.v_scale,
-            table, x.tile_seqs, x.tile_tokens, batch.rows, batch.q_starts, batch.kv_lens, x.share,
+    for launch in launches:
+        split = launch.splits > 1
+        if group > launch.tile.m:
+            raise ValueError(
+                f"{group} query heads a KV head do not fit a tile of {launch.tile.m} rows"
+            )
+        attend_kernel[(len(launch.tile_seqs), kv_heads, launch.splits)](
+            launch.partial if split else out, launch.lse, q, k, v,
+            launch.lse if kv.k_scale is None else kv.k_scale,
+            launch.lse if kv.v_scale is None else kv.v_scale,
+            table, launch.tile_seqs, launch.tile_tokens, batch.rows, batch.q_starts, batch.kv_lens, launch.share,
             rule.args, scale, q.stride(0), out.stride(0), kv.k.stride(0), table.stride(0),
             **constants(
-                rule, x.tile, group=group, head_dim=head_dim, block_size=block_size, dtype=q.dtype,
+                rule, launch.tile, group=group, head_dim=head_dim, block_size=block_size, dtype=q.dtype,
                 form=form, split=split, paged=paged,
             ),
         )  # fmt: skip
         if split:
-            merge_kernel[(len(x.tile_seqs), kv_heads, x.tile.m // group * group)](
-                out, x.partial, x.lse, x.tile_seqs, x.tile_tokens, batch.q_starts, out.stride(0), x.splits,
-                **merge_constants(x.tile, group, head_dim, x.splits),
+            merge_kernel[(len(launch.tile_seqs), kv_heads, launch.tokens * group)](
+                out, launch.partial, launch.lse, launch.tile_seqs, launch.tile_tokens, batch.q_starts, out.stride(0), launch.splits,
+                **merge_constants(launch.tile, group, head_dim, launch.splits),
             )  # fmt: skip

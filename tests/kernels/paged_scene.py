@@ -105,6 +105,7 @@ def run(
     placed = [
         place(
             x.tile,
+            x.tokens,
             x.splits,
             ints(x.tile_seqs),
             ints(x.tile_tokens),
