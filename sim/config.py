@@ -11,6 +11,7 @@ from traces.shaping import Shaping, flag_message
 
 Positive = Annotated[int, Meta(ge=1)]
 Dtype = Literal["fp32", "fp16", "bf16", "fp8", "int8"]
+Routing = Literal["round-robin", "least-loaded", "prefix-aware"]
 
 
 class ReplayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,6 +34,13 @@ class ReplayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_context: Positive | None = None
     """None: the model's."""
     open_plans: Annotated[int, Meta(ge=1, le=2)] = 2
+    prefix_cache: bool = True
+    max_partial_prefills: Positive | None = None
+    policy: Literal["fcfs", "priority", "fair"] = "fcfs"
+    num_sequences: Positive = 1
+    """Answers to each prompt; each is as long as the trace says."""
+    replicas: Annotated[int, Meta(ge=1, le=1024)] = 1
+    router: Routing = "round-robin"
     shaping: Shaping = Shaping()
     """What is asked of the trace before it is replayed."""
     until_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None

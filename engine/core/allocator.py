@@ -46,6 +46,11 @@ class Allocator(Protocol):
         ...
 
     @property
+    def cached_blocks(self) -> int:
+        """Frames without an owner whose content is still findable; `free_blocks` counts them too."""
+        ...
+
+    @property
     def keeps_tokens(self) -> bool:
         """Whether any row's content grows with what `accept` is told."""
         ...

@@ -53,6 +53,11 @@ class BlockManager:
         return self.pool.available
 
     @property
+    def cached_blocks(self) -> int:
+        """Frames without an owner whose content is still findable."""
+        return self.pool.cached
+
+    @property
     def keeps_tokens(self) -> bool:
         """Whether any row's content grows with what `accept` is told."""
         return self.contents.keeps_tokens
