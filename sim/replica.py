@@ -25,7 +25,7 @@ from engine.core.scheduler import Scheduler
 from sim.clock import Clock, Soon
 from sim.cost import CostModel, StepWork, work_of
 from sim.ledger import Ledger
-from sim.occupancy import IDLE, Occupancy
+from sim.occupancy import IDLE, Level, Occupancy
 from sim.timeline import Ints, Timeline
 
 MOST_STEPS: Final = 256
@@ -84,7 +84,8 @@ class Replica:
         """Open requests of several sequences."""
         self._boundary_due = False
         self._level = IDLE
-        self._zeros: I32 = np.zeros(_ROWS_AT_FIRST, np.int32)
+        self._zeros: I32 = np.zeros((MOST_STEPS, _ROWS_AT_FIRST), np.int32)
+        """The twin has no tokens."""
         self._no_stops = np.zeros(_ROWS_AT_FIRST, np.int8)
         self._start_of: I32 = np.zeros(_ROWS_AT_FIRST, np.int32)
 
@@ -100,7 +101,8 @@ class Replica:
             self._wide.add(request.id)
             self._occupancy.forking += 1
         self.timeline.add(now, self._level)
-        self._level = self._level._replace(waiting=self._level.waiting + 1)
+        held, cached, used, running, waiting, busy = self._level
+        self._level = Level(held, cached, used, running, waiting + 1, busy)
         if not self._boundary_due and self._has_room_for_a_plan():
             self._boundary_due = True
             Soon(self._clock, 0, self._rank + 1).callbacks.append(self._input_boundary)
@@ -164,7 +166,8 @@ class Replica:
         """From now on the series have their new values."""
         self.timeline.add(self._clock.now, self._level)
         self._level = level = self._occupancy.level(self._work is not None)
-        self.max_held_blocks = max(self.max_held_blocks, level.held_blocks)
+        if level.held_blocks > self.max_held_blocks:
+            self.max_held_blocks = level.held_blocks
 
     def _step_done(self, event: simpy.Event) -> None:
         if event is self._due:
@@ -258,9 +261,8 @@ class Replica:
         if done:
             during = (held[:-1], cached[:-1], used[:-1], base.running, base.waiting, base.busy)
             self.timeline.add_many(ends, during)
-        self._level = base._replace(
-            held_blocks=int(held[-1]), cached_blocks=int(cached[-1]), used_tokens=int(used[-1])
-        )
+        after = int(held[-1]), int(cached[-1]), int(used[-1])
+        self._level = Level(*after, base.running, base.waiting, base.busy)
         self.max_held_blocks = max(self.max_held_blocks, self._level.held_blocks)
 
     def _computed(self, steps: int) -> None:
@@ -289,12 +291,10 @@ class Replica:
         decodes = plan.num_decodes
         rows = plan.sampling
         size = len(rows)
-        if size > len(self._zeros):
-            self._zeros = np.zeros(2 * size, np.int32)
+        if size > len(self._no_stops):
+            self._zeros = np.zeros((MOST_STEPS, 2 * size), np.int32)
             self._no_stops = np.zeros(2 * size, np.int8)
-        tokens = self._zeros[:size]
-        if steps > 1:
-            tokens = np.broadcast_to(tokens, (steps, size))
+        tokens = self._zeros[:steps, :size] if steps > 1 else self._zeros[0, :size]
         outcome = self.scheduler.commit(plan, Results(rows, tokens, self._no_stops[:size]), now)
         self.num_output_tokens += len(outcome.rows) if steps == 1 else int(outcome.counts.sum())
         if size > decodes:
