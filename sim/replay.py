@@ -6,10 +6,11 @@ Knows no flags and prints nothing.
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig
+from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig, SwapCosts
 from engine.core.errors import TraceError
 from engine.core.scheduler import Scheduler
 from sim.config import ReplayConfig, config_hash
+from sim.cost import CostModel, StepWork
 from sim.hardware import find_hardware
 from sim.ledger import Ledger, State
 from sim.models import find_model
@@ -27,7 +28,7 @@ from sim.report import (
 )
 from sim.roofline import Efficiency, Roofline
 from sim.router import make_router
-from sim.twin import Run, run_twin
+from sim.twin import Run, SwapPath, run_twin
 from traces.formats import Trace
 from traces.schema import TraceRequest
 from traces.shaping import hash_block_tokens, shaped
@@ -68,15 +69,18 @@ def resolve(config: ReplayConfig, hardware_file: Path | None = None) -> Resolved
     )
 
 
-def core_config(resolved: Resolved) -> CoreConfig:
-    """What the scheduler is built from; its log is off, decisions are the same."""
+def core_config(resolved: Resolved, cost: CostModel) -> CoreConfig:
+    """What the scheduler is built from; its log is off, decisions are the same. `cost` says what `auto` preemption weighs."""
     settings = resolved.settings
+    budget = settings.token_budget
+    prefill_ns = cost.step_ns(StepWork(budget, 1, 1, budget, budget * (budget + 1) // 2))
     return CoreConfig(
         memory=MemoryConfig(
             num_blocks=resolved.pool.num_blocks,
             block_size=settings.block_size,
             watermark=settings.watermark,
             prefix_cache=settings.prefix_cache,
+            host_blocks=int(settings.host_gb * 1e9) // resolved.pool.block_bytes,
         ),
         scheduler=SchedulerConfig(
             max_context=resolved.max_context,
@@ -84,6 +88,12 @@ def core_config(resolved: Resolved) -> CoreConfig:
             max_batch=settings.max_batch,
             max_partial_prefills=settings.max_partial_prefills,
             policy=settings.policy,
+            preemption=settings.preemption,
+            swap_costs=SwapCosts(
+                block_bytes=resolved.pool.block_bytes,
+                link_bytes_per_s=settings.link_gb_per_s * 1e9,
+                prefill_tokens_per_s=budget * 1e9 / prefill_ns,
+            ),
             max_open_plans=settings.open_plans,
             log=False,
         ),
@@ -101,7 +111,12 @@ def replay(trace: Trace, resolved: Resolved, watch: Watch | None = None) -> Repl
     cost = Roofline(
         resolved.hardware, resolved.model, settings.dtype, settings.kv_dtype, resolved.efficiency
     )
-    schedulers = [Scheduler(core_config(resolved)) for _ in range(settings.replicas)]
+    swap = None
+    if settings.host_gb:
+        bandwidth = settings.link_gb_per_s * 1e9
+        swap = SwapPath(resolved.pool.block_bytes, bandwidth, settings.replicas_per_link)
+    core = core_config(resolved, cost)
+    schedulers = [Scheduler(core) for _ in range(settings.replicas)]
     requests: Iterable[TraceRequest] = shaped(trace, settings.shaping)
     if watch is not None:
         requests = watch(requests)
@@ -113,6 +128,7 @@ def replay(trace: Trace, resolved: Resolved, watch: Watch | None = None) -> Repl
         router=make_router(settings.router),
         num_sequences=settings.num_sequences,
         hash_block_tokens=hash_block_tokens(trace, settings.shaping),
+        swap=swap,
         until_ns=until_ns,
     )
     ledger = run.ledger
@@ -200,6 +216,12 @@ def _batch(run: Run) -> Batch:
         mean_running=totals.running / end_ns,
         mean_waiting=totals.waiting / end_ns,
         preemptions=sum(r.scheduler.num_preemptions for r in run.replicas),
+        swaps=sum(r.scheduler.num_swaps for r in run.replicas),
+        link_busy_share=(
+            sum(link.busy_ns for link in run.links) / (2 * end_ns * len(run.links))
+            if run.links
+            else None
+        ),
     )
 
 

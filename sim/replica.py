@@ -12,7 +12,7 @@ Does not know formats of traces, percentiles or output, nor where requests come 
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Final
 
 import numpy as np
@@ -20,11 +20,12 @@ import simpy
 
 from engine.core.arrays import I32
 from engine.core.errors import InvariantError
-from engine.core.plan import Finish, Plan, Rejected, Request, Results
+from engine.core.plan import Finish, Plan, Rejected, Request, Results, Transfer
 from engine.core.scheduler import Scheduler
 from sim.clock import Clock, Soon
 from sim.cost import CostModel, StepWork, work_of
 from sim.ledger import Ledger
+from sim.link import Link
 from sim.occupancy import IDLE, Level, Occupancy
 from sim.timeline import Ints, Timeline
 
@@ -44,10 +45,12 @@ class Replica:
         cost: CostModel,
         ledger: Ledger,
         *,
+        link: Link | None = None,
+        block_bytes: int = 0,
         number: int = 0,
         leaps: bool = True,
     ) -> None:
-        """Starts idle. `number` orders what happens to several replicas at one instant."""
+        """Starts idle. `number` orders what happens to several replicas at one instant; blocks move over `link`."""
         self.scheduler = scheduler
         self.timeline = Timeline(len(IDLE))
         """Integrals of the fields of `Level`."""
@@ -64,6 +67,8 @@ class Replica:
         self._clock = clock
         self._cost = cost
         self.ledger = ledger
+        self._link = link
+        self._block_bytes = block_bytes
         self._leaps = leaps
         self._occupancy = Occupancy(scheduler)
         self._max_open = scheduler.config.scheduler.max_open_plans
@@ -103,9 +108,7 @@ class Replica:
         self.timeline.add(now, self._level)
         held, cached, used, running, waiting, busy = self._level
         self._level = Level(held, cached, used, running, waiting + 1, busy)
-        if not self._boundary_due and self._has_room_for_a_plan():
-            self._boundary_due = True
-            Soon(self._clock, 0, self._rank + 1).callbacks.append(self._input_boundary)
+        self._wake()
         return None
 
     def close(self) -> None:
@@ -125,6 +128,12 @@ class Replica:
         if not self._open or self._max_open == 1:
             return not self._open
         return len(self._open) == 1 and self._done == self._open[0].steps - 1
+
+    def _wake(self) -> None:
+        """An input came: a plan may have become possible."""
+        if not self._boundary_due and self._has_room_for_a_plan():
+            self._boundary_due = True
+            Soon(self._clock, 0, self._rank + 1).callbacks.append(self._input_boundary)
 
     def _input_boundary(self, _: simpy.Event) -> None:
         self._boundary_due = False
@@ -163,7 +172,11 @@ class Replica:
         event.callbacks.append(callback)
 
     def _observe(self) -> None:
-        """From now on the series have their new values."""
+        """After calls of the scheduler: starts the transfers that it asks for; from now on the series have their new values."""
+        if self._link is not None:
+            for transfer in self.scheduler.take_transfers():
+                self._occupancy.moving += 1
+                self._clock.process(self._move(self._link, transfer))
         self.timeline.add(self._clock.now, self._level)
         self._level = level = self._occupancy.level(self._work is not None)
         if level.held_blocks > self.max_held_blocks:
@@ -173,6 +186,14 @@ class Replica:
         if event is self._due:
             self._commit(self._open.popleft())
             self._plan()
+
+    def _move(self, link: Link, transfer: Transfer) -> Generator[simpy.Event, None, None]:
+        yield from link.carry(len(transfer.frames) * self._block_bytes, out=transfer.out)
+        yield Soon(self._clock, 0, self._rank)
+        self._occupancy.moving -= 1
+        self.scheduler.transfer_done(transfer.id, True, self._clock.now)
+        self._observe()
+        self._wake()
 
     # -- leaps -------------------------------------------------------------------------------------------------
 

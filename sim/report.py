@@ -83,6 +83,10 @@ class Batch(Struct, frozen=True, kw_only=True):
     mean_running: float
     mean_waiting: float
     preemptions: int
+    swaps: int
+    """Of the preemptions, those that moved blocks to the host."""
+    link_busy_share: float | None
+    """Share of time that a direction of a link carried blocks; null without a host pool."""
 
 
 class Memory(Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ from engine.core.scheduler import Scheduler
 from sim.clock import Clock
 from sim.cost import CostModel
 from sim.ledger import Ledger
+from sim.link import Link
 from sim.replica import Replica
 from sim.router import RoundRobin, Router
 from sim.workload import Workload
@@ -27,8 +28,19 @@ class Run(NamedTuple):
 
     ledger: Ledger
     replicas: list[Replica]
+    links: list[Link]
     num_held_back: int
     """Requests that were never sent: at the end of a run that was cut off, they waited for an open one."""
+
+
+class SwapPath(NamedTuple):
+    """How blocks get to the host and back."""
+
+    block_bytes: int
+    bytes_per_s: float
+    """Of each direction of a link."""
+    replicas_per_link: int = 1
+    """So many share one."""
 
 
 class Fleet:
@@ -43,13 +55,27 @@ class Fleet:
         router: Router,
         num_sequences: int,
         hash_block_tokens: int,
+        swap: SwapPath | None,
         leaps: bool,
     ) -> None:
         self.ledger = Ledger()
-        self.replicas = [
-            Replica(clock, scheduler, cost, self.ledger, number=number, leaps=leaps)
-            for number, scheduler in enumerate(schedulers)
-        ]
+        self.links: list[Link] = []
+        self.replicas: list[Replica] = []
+        for number, scheduler in enumerate(schedulers):
+            if swap is not None and number % swap.replicas_per_link == 0:
+                self.links.append(Link(clock, swap.bytes_per_s))
+            self.replicas.append(
+                Replica(
+                    clock,
+                    scheduler,
+                    cost,
+                    self.ledger,
+                    link=self.links[-1] if swap is not None else None,
+                    block_bytes=swap.block_bytes if swap is not None else 0,
+                    number=number,
+                    leaps=leaps,
+                )
+            )
         self._clock = clock
         self._router = router
         self._num_sequences = num_sequences
@@ -88,6 +114,7 @@ def run_twin(
     router: Router | None = None,
     num_sequences: int = 1,
     hash_block_tokens: int = 0,
+    swap: SwapPath | None = None,
     until_ns: int | None = None,
     leaps: bool = True,
 ) -> Run:
@@ -100,6 +127,7 @@ def run_twin(
         router: Chooses among replicas; round robin by default.
         num_sequences: Answers to each prompt.
         hash_block_tokens: 0 where no request has hash ids.
+        swap: How blocks get to the host and back, where schedulers swap.
         until_ns: Stop there.
         leaps: False: every step by itself, slower and with the same result.
 
@@ -115,6 +143,7 @@ def run_twin(
         router=router or RoundRobin(),
         num_sequences=num_sequences,
         hash_block_tokens=hash_block_tokens,
+        swap=swap,
         leaps=leaps,
     )
     workload = Workload(clock, requests, fleet.submit)
@@ -126,4 +155,4 @@ def run_twin(
     open_requests = len(fleet.ledger) - fleet.ledger.num_ended
     if until_ns is None and open_requests:
         raise InvariantError(f"the replay stopped with {open_requests} requests open")
-    return Run(fleet.ledger, fleet.replicas, workload.num_held_back)
+    return Run(fleet.ledger, fleet.replicas, fleet.links, workload.num_held_back)

@@ -14,7 +14,7 @@ from sim.cost import StepWork
 from sim.occupancy import Level, Occupancy
 from sim.roofline import Roofline
 from sim.router import LeastLoaded, PrefixAware, RoundRobin
-from sim.twin import run_twin
+from sim.twin import SwapPath, run_twin
 from tests.sim.test_cost import TOY_HARDWARE, TOY_MODEL
 from traces.schema import TraceRequest
 
@@ -75,6 +75,7 @@ class Case:
                 block_size=rng.choice([4, 8, 16]),
                 watermark=rng.choice([0.0, 0.1]),
                 prefix_cache=rng.random() < 0.7,
+                host_blocks=rng.choice([0, 30]),
             ),
             scheduler=SchedulerConfig(
                 max_context=400,
@@ -83,6 +84,7 @@ class Case:
                 max_open_plans=rng.randint(1, 2),
                 max_partial_prefills=rng.choice([None, 1]),
                 policy=rng.choice(["fcfs", "fair"]),
+                preemption=rng.choice(["recompute", "swap"]),
             ),
         )
         self.cost = rng.choice([Uneven(), Roofline(TOY_HARDWARE, TOY_MODEL, "bf16", "bf16")])
@@ -100,6 +102,7 @@ class Case:
             router=self.router(),
             num_sequences=self.num_sequences,
             hash_block_tokens=8,
+            swap=SwapPath(block_bytes=100, bytes_per_s=1e9, replicas_per_link=2),
             until_ns=self.until_ns,
             leaps=leaps,
         )
@@ -127,9 +130,11 @@ def records(ran):
                 "max": (replica.max_batch, replica.max_held_blocks),
                 "hits": replica.scheduler.prefix_hits_tokens,
                 "preemptions": replica.scheduler.num_preemptions,
+                "swaps": replica.scheduler.num_swaps,
             }
         )
-    return columns, ledger.rejections, ran.num_held_back, replicas
+    busy = [link.busy_ns for link in ran.links]
+    return columns, ledger.rejections, ran.num_held_back, busy, replicas
 
 
 @pytest.mark.parametrize("seed", range(150))
@@ -146,16 +151,18 @@ def test_leaping_changes_no_record(seed):
 
 
 def test_the_cases_leap_share_and_preempt():
-    steps = plans = hits = preempted = 0
-    for seed in range(60):
+    steps = plans = hits = preempted = swaps = 0
+    for seed in range(100):
         for replica in Case(seed).run(leaps=True).replicas:
             steps += replica.num_steps
             plans += replica.num_plans
             hits += replica.scheduler.prefix_hits_tokens
+            swaps += replica.scheduler.num_swaps
             preempted += sum(isinstance(r, Preempted) for r in replica.scheduler.log)
     assert plans < 0.6 * steps
     assert hits > 1000
     assert preempted > 50
+    assert swaps > 20
 
 
 @pytest.mark.parametrize("seed", range(60))
