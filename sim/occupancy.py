@@ -46,9 +46,12 @@ class Occupancy:
         self.moving = 0
         """Transfers in flight."""
         self._disturbed = False
+        """Since the last report something may have gone uncounted; a plan must be opened without it before counters are right."""
+        self._opened = False
 
     def opened(self, plan: Plan) -> None:
         """A plan was made."""
+        self._opened = True
         if self._shares:
             self._named += len(plan.delta_rows)
             hits = self._scheduler.prefix_hits_tokens
@@ -77,7 +80,8 @@ class Occupancy:
             self.forking or self.moving or scheduler.num_off or preemptions != self._preemptions
         )
         if disturbed or self._disturbed:
-            self._disturbed = disturbed
+            self._disturbed = disturbed or not self._opened
+            self._opened = False
             self._preemptions = preemptions
             return self._counted(busy)
         held = memory.total_blocks - memory.free_blocks
