@@ -10,6 +10,8 @@ from engine.core.policy import Shares
 from engine.core.pressure import Pressure
 from engine.core.rows import State
 
+_NO_REASONS: I8 = np.zeros(0, np.int8)
+
 
 class Commits:
     """What `Scheduler.commit` does, over the book and its memory."""
@@ -52,6 +54,9 @@ class Commits:
         plan, book, tokens = entry.plan, self._book, results.tokens
         if plan.steps > 1:
             return self._accept_leap(entry, tokens)
+        plain = not (entry.gone or len(plan.fork_rows) or book.memory.keeps_tokens)
+        if plain and results.parents is None and not results.stops.any():
+            return self._accept_all(entry, sampling, tokens)
         rows, stops, positions = sampling, results.stops, plan.sampled_positions
         if entry.gone:
             heard = _others(rows, entry.gone)
@@ -92,14 +97,25 @@ class Commits:
         for moves in beams.values():
             self._book.move(step, [row for row, _ in moves], [parent for _, parent in moves])
 
+    def _accept_all(self, entry: OpenPlan, rows: I32, tokens: I32) -> Outcome:
+        """Takes in a step that every row wanted, where nobody keeps tokens: rows that are full end, the others go on."""
+        plan = entry.plan
+        if rows is plan.rows:
+            requests, counts = plan.requests, plan.counts
+        else:
+            requests, counts = self._book.table.request[rows], np.ones(len(rows), np.int32)
+        ended, reasons = entry.finishing, _NO_REASONS
+        if len(ended):
+            reasons = np.full(len(ended), Finish.LENGTH, np.int8)
+        return self._outcome(plan, rows, requests, tokens, counts, ended, reasons)
+
     def _accept_leap(self, entry: OpenPlan, tokens: I32) -> Outcome:
         """Takes in a leap: of rows that are gone since, all tokens but the last."""
         plan = entry.plan
         heard = _others(plan.rows, entry.gone)
         self._refund(plan.rows[~heard])
         counts = np.where(heard, plan.steps, plan.steps - 1).astype(np.int32)
-        nothing = np.zeros(0, np.int8)
-        return self._outcome(plan, plan.rows, plan.requests, tokens, counts, NO_ROWS, nothing)
+        return self._outcome(plan, plan.rows, plan.requests, tokens, counts, NO_ROWS, _NO_REASONS)
 
     def _fail(self, entry: OpenPlan) -> Outcome:
         """Ends every request that the plan names and that still runs. What it computed, for whomever, is not to be trusted."""

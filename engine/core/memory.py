@@ -54,6 +54,16 @@ class BlockManager:
         return self.pool.available
 
     @property
+    def cached_blocks(self) -> int:
+        """Frames without an owner whose content is still findable."""
+        return self.pool.cached
+
+    @property
+    def shares_content(self) -> bool:
+        """Whether any row has content, so that it may publish."""
+        return bool(self.contents.salts)
+
+    @property
     def keeps_tokens(self) -> bool:
         """Whether any row's content grows with what `accept` is told."""
         return self.contents.keeps_tokens
@@ -189,8 +199,8 @@ class BlockManager:
         """Positions that each of `rows` has frames for."""
         return self.tables.counts[rows] * self.block_size
 
-    def grow_each(self, rows: I32) -> tuple[I32, int]:
-        """Gives a frame for each entry of `rows`, which may name a row several times, in order.
+    def grow_each(self, rows: I32, nth: I32) -> tuple[I32, int]:
+        """Gives a frame for each entry of `rows`, in order: the row's `nth[i]`-th new one, ascending.
 
         (frames, how many of the first were free rather than evicted for this).
         """
@@ -198,7 +208,7 @@ class BlockManager:
         blocks = self._take(len(rows))
         if blocks is None:
             raise ValueError("grow_each must be asked for no more than is free")
-        columns = self.tables.append_many(rows, blocks)
+        columns = self.tables.append_many(rows, nth, blocks)
         self._deltas.append((rows, columns, blocks))
         return blocks, min(num_free, len(rows))
 

@@ -66,6 +66,8 @@ class Scheduler:
         self._deadlines: list[tuple[int, RequestId]] = []
         self._next_arrival = 0
         self._now = TimeNs(0)
+        self._most: tuple[Plan, int] | None = None
+        """The last answer of `most_steps`, until another call changes something."""
 
     @property
     def prefix_queries_tokens(self) -> int:
@@ -210,9 +212,10 @@ class Scheduler:
         What comes from outside (a submission, an abort, a transfer's end, `next_timer`) ends quiet time, so the driver
         extends by the steps that start before that. O(rows).
         """
-        if self._pressure.num_transfers or not self._admission.is_quiet(self._now):
-            return 1
-        return leap.most_steps(self._book, plan)
+        if self._most is None or self._most[0] is not plan:
+            quiet = not self._pressure.num_transfers and self._admission.is_quiet(self._now)
+            self._most = plan, leap.most_steps(self._book, plan) if quiet else 1
+        return self._most[1]
 
     def extend(self, plan: Plan, steps: int) -> Plan:
         """Leap: makes `plan`, before any other call, run `steps` times, or as often as `most_steps` and memory allow.
@@ -224,6 +227,7 @@ class Scheduler:
             return plan
         longer = leap.extend(self._book, plan, steps)
         self._planner.leapt(longer, longer.steps - 1)
+        self._most = None
         return longer
 
     def commit(self, plan: Plan, results: Results | StepFailed, now: TimeNs) -> Outcome:
@@ -270,3 +274,4 @@ class Scheduler:
         if now < self._now:
             raise ValueError(f"time went backwards, from {self._now} to {now} ns")
         self._now = now
+        self._most = None

@@ -22,6 +22,7 @@ class AttentionBackend(Protocol):
 
     num_blocks: int
     block_size: int
+
     @property
     def frames(self) -> NDArray[np.uint8] | torch.Tensor:
         """[parts, num_blocks, bytes] uint8, a view of the pool: each frame is `frames[:, i]`, opaque bytes."""
