@@ -12,6 +12,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from engine.core import journal
+from engine.core.book import Status
+from engine.core.frames import FrameMap
 from engine.core.ids import RequestId, TimeNs
 from engine.core.journal import Call
 from engine.core.log import Record
@@ -25,6 +27,10 @@ class CallRecorder(Protocol):
     def call(self, call: Call, decisions: list[Record]) -> None:
         """Takes in one call and what the core decided in it; the list is the recorder's from now on."""
         ...
+
+
+Watcher = Callable[[list[Record]], None]
+"""Is told the decisions of each call, just after it. Must neither raise nor block, nor change the list."""
 
 
 class Desk:
@@ -48,6 +54,7 @@ class Desk:
         self._last = -1
         self._open: deque[Plan] = deque()
         self._max_open = scheduler.config.scheduler.max_open_plans
+        self._watcher: Watcher | None = None
 
     @property
     def open_plans(self) -> tuple[Plan, ...]:
@@ -68,13 +75,26 @@ class Desk:
         """The pool and the queues now."""
         return self._scheduler.memory()
 
+    def frames(self) -> FrameMap:
+        """What lies in each frame now."""
+        return self._scheduler.frames()
+
+    def statuses(self) -> dict[RequestId, Status]:
+        """Where each request that has been admitted stands."""
+        return self._scheduler.statuses()
+
+    def watch(self, watcher: Watcher | None) -> None:
+        """Tells `watcher` all decisions from now on, in place of whom it told before."""
+        self._watcher = watcher
+        self._scheduler.keep_log(keep=watcher is not None or self._recorder is not None)
+
     def submit(self, request: Request) -> Rejected | None:
         """Hands `request` to the core; the reason where it can never run."""
         now = self._stamp()
         answer = self._scheduler.submit(request, now)
         if self._recorder is not None:
             self._write(self._recorder, journal.submitted(self.num_calls, now, request, answer))
-        self.num_calls += 1
+        self._tell()
         return answer
 
     def abort(self, request: RequestId) -> bool:
@@ -83,7 +103,7 @@ class Desk:
         ended = self._scheduler.abort(request, now)
         if self._recorder is not None:
             self._write(self._recorder, journal.Abort(self.num_calls, now, request, ended))
-        self.num_calls += 1
+        self._tell()
         return ended
 
     def plan(self) -> list[Plan]:
@@ -101,7 +121,7 @@ class Desk:
         if self._recorder is not None:
             record = journal.committed(self.num_calls, now, plan, results, started, ended)
             self._write(self._recorder, record)
-        self.num_calls += 1
+        self._tell()
         return outcome, self._plan(now)
 
     def _plan(self, now: TimeNs) -> list[Plan]:
@@ -110,7 +130,7 @@ class Desk:
             answer = self._scheduler.schedule(now)
             if self._recorder is not None:
                 self._write(self._recorder, journal.scheduled(self.num_calls, now, answer))
-            self.num_calls += 1
+            self._tell()
             if not isinstance(answer, Plan):
                 break
             self._open.append(answer)
@@ -122,4 +142,15 @@ class Desk:
         return TimeNs(self._last)
 
     def _write(self, recorder: CallRecorder, call: Call) -> None:
-        recorder.call(call, self._scheduler.take_log())
+        log = self._scheduler.take_log()
+        recorder.call(call, log)
+        if log and self._watcher is not None:
+            self._watcher(log)
+
+    def _tell(self) -> None:
+        """Ends a call: tells the watcher what no recorder took."""
+        self.num_calls += 1
+        if self._watcher is not None and self._recorder is None:
+            log = self._scheduler.take_log()
+            if log:
+                self._watcher(log)

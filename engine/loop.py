@@ -28,6 +28,7 @@ from engine.core.errors import (
     InvariantError,
     RequestError,
 )
+from engine.core.frames import FrameMap
 from engine.core.ids import RequestId
 from engine.core.plan import (
     Finish,
@@ -40,7 +41,7 @@ from engine.core.plan import (
     StepFailed,
 )
 from engine.core.scheduler import Scheduler
-from engine.desk import CallRecorder, Desk
+from engine.desk import CallRecorder, Desk, Watcher
 from engine.executor import Executor, NewSequence, Sampled
 from engine.requests import FinishReason, Generation
 from engine.streams import Codec, Stream
@@ -148,6 +149,22 @@ class Engine:
     def memory(self) -> MemoryReport:
         """The pool and the queues now."""
         return self._desk.memory()
+
+    def frames(self) -> FrameMap:
+        """What lies in each frame of the pool now."""
+        return self._desk.frames()
+
+    def statuses(self) -> dict[RequestId, str]:
+        """Where each open request stands, in the words of `Status`, or `waiting`."""
+        known = self._desk.statuses()
+        return {
+            RequestId(request): known[RequestId(request)].value if request in known else "waiting"
+            for request in self._streams
+        }
+
+    def watch(self, watcher: Watcher | None) -> None:
+        """Tells `watcher` all decisions from now on, in place of whom it told before."""
+        self._desk.watch(watcher)
 
     def open(self, generation: Generation) -> Stream:
         """Submits a generation now; its stream. Whoever opens a stream reads it to its end or aborts it.
