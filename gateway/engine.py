@@ -1,12 +1,15 @@
-"""What the edge asks of the live engine. Knows generations and deltas; knows nothing of blocks or steps."""
+"""What the edge asks of the live engine. Knows generations and deltas; hands maps of blocks on and reads nothing in them."""
 
+from collections.abc import Mapping
 from typing import Protocol, Self
 
 from msgspec import Struct
 
 from engine.chat import ChatTemplate
+from engine.core.frames import FrameMap
 from engine.core.ids import RequestId
 from engine.core.plan import MemoryReport
+from engine.desk import Watcher
 from engine.requests import Delta, Generation
 from engine.tokenizer import Codec
 
@@ -55,6 +58,11 @@ class Engine(Protocol):
         """Most tokens of prompt and answer together."""
         ...
 
+    @property
+    def num_preemptions(self) -> int:
+        """Preemptions so far."""
+        ...
+
     def open(self, generation: Generation) -> Stream:
         """Takes a request in; returns at once.
 
@@ -66,6 +74,18 @@ class Engine(Protocol):
 
     def memory(self) -> MemoryReport:
         """The KV pool and the queue at this moment."""
+        ...
+
+    def frames(self) -> FrameMap:
+        """What lies in each frame of the pool at this moment."""
+        ...
+
+    def statuses(self) -> Mapping[RequestId, str]:
+        """Where each open request stands: `waiting`, `running`, `preempted`, `swapped` and the steps between."""
+        ...
+
+    def watch(self, watcher: Watcher | None) -> None:
+        """Tells `watcher` all decisions from now on, in place of whom it told before."""
         ...
 
 

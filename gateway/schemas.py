@@ -182,6 +182,13 @@ class Health(Struct, frozen=True):
     free_blocks: int
 
 
+class Cancelled(Struct, frozen=True):
+    """Answer of the cancel endpoint."""
+
+    id: str
+    cancelled: Literal[True] = True
+
+
 class ErrorDetail(Struct, frozen=True):
     """What went wrong, in one sentence, and where."""
 

@@ -107,7 +107,8 @@ def _runs(new: FrameMap, frames: NDArray[np.int64]) -> list[int]:
     runs = np.empty((len(heads), RUN_LENGTH), np.int64)
     runs[:, 0] = frames[heads]
     runs[:, 1] = np.diff(heads, append=len(frames))
-    for place, values in enumerate((state, refs, request, index, column), start=2):
+    columns: tuple[NDArray[np.integer], ...] = (state, refs, request, index, column)
+    for place, values in enumerate(columns, start=2):
         runs[:, place] = values[heads]
     flat: list[int] = runs.ravel().tolist()
     return flat
@@ -131,7 +132,9 @@ def _frames_with_other_holders(old: FrameMap, new: FrameMap) -> NDArray[np.int64
         rows = np.stack(
             [one.other_frames.astype(np.int64), one.other_requests, one.other_indexes], axis=1
         )
-        return np.ascontiguousarray(rows).view([("", np.int64)] * 3).ravel()
+        entry = np.dtype([("frame", np.int64), ("request", np.int64), ("index", np.int64)])
+        return np.ascontiguousarray(rows).view(entry).ravel()
 
     differing: NDArray[np.void] = np.setxor1d(entries(old), entries(new), assume_unique=True)
-    return np.unique(differing.view(np.int64)[::3])
+    frames: NDArray[np.int64] = differing["frame"]
+    return np.unique(frames)
