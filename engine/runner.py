@@ -21,6 +21,7 @@ from engine.models.decoder import Decoder
 from engine.models.pool import DEFAULT_SHARE, pool_blocks
 from engine.models.step import Step, slot_mapping
 from engine.sampling import SamplingRows, sample
+from engine.transfers import HostPool
 from engine.weights.load import LoadedModel
 
 I32 = NDArray[np.int32]
@@ -40,12 +41,15 @@ class RowState:
         self.top_p: NDArray[np.float32] = np.zeros(8, np.float32)
         self.top_k: I32 = np.zeros(8, np.int32)
         self.seed: NDArray[np.uint64] = np.zeros(8, np.uint64)
+        self.index: NDArray[np.int64] = np.zeros(8, np.int64)
 
     def take_in(self, sequence: NewSequence) -> None:
         """Gives the sequence its row, whatever was there before."""
         row, prompt, params = sequence.row, sequence.prompt, sequence.sampling
         self.reserve(row + 1, len(prompt) + 1)
-        self.tokens[row, : len(prompt)] = prompt
+        if sequence.index == 0:
+            self.tokens[row, : len(prompt)] = prompt
+        self.index[row] = sequence.index
         self.temperature[row] = params.temperature
         self.top_p[row] = params.top_p
         self.top_k[row] = params.top_k
@@ -65,6 +69,20 @@ class RowState:
             self.top_p = _grown(self.top_p, rows)
             self.top_k = _grown(self.top_k, rows)
             self.seed = _grown(self.seed, rows)
+            self.index = _grown(self.index, rows)
+
+    def fork(self, parents: I32, children: I32, lengths: I32) -> None:
+        """Each child continues the first tokens of its parent, as many as `lengths` says."""
+        for parent, child, length in zip(
+            parents.tolist(), children.tolist(), lengths.tolist(), strict=True
+        ):
+            self.reserve(child + 1, length)
+            self.tokens[child, :length] = self.tokens[parent, :length]
+
+    def counters(self, rows: I32, positions: I32) -> NDArray[np.int64]:
+        """What `sample` counts by: the position, and above its 32 bits the index of the sequence in its request."""
+        counters: NDArray[np.int64] = (self.index[rows] << 32) + positions
+        return counters
 
     def sampling(self, rows: I32) -> SamplingRows:
         """Parameters of `rows`."""
@@ -77,19 +95,28 @@ class TorchRunner:
     """A decoder over a paged pool; implements `engine.executor.Executor`."""
 
     def __init__(
-        self, model: Decoder, *, num_blocks: int, block_size: int, max_context: int, vocab_size: int
+        self,
+        model: Decoder,
+        *,
+        num_blocks: int,
+        block_size: int,
+        max_context: int,
+        vocab_size: int,
+        host_blocks: int = 0,
     ) -> None:
         """`num_blocks` and `block_size` are those of the pool that the model's attention owns."""
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.host_blocks = host_blocks
         self.max_context = max_context
         self.vocab_size = vocab_size
         self._model: Decoder | None = model
         self._rows = RowState()
+        self._blocks = HostPool(model.frames, host_blocks)
 
     @torch.inference_mode()
     def execute(self, plan: Plan, new: Sequence[NewSequence]) -> Sampled:
-        """Takes in `new`, applies the plan's table deltas, computes its positions, samples.
+        """Takes in `new`, applies the plan's table deltas, copies blocks, computes positions, samples, forks.
 
         Raises:
             ExecutorError: torch failed, or the runner is closed; state of the named rows is unknown.
@@ -99,11 +126,18 @@ class TorchRunner:
         for sequence in new:
             self._rows.take_in(sequence)
         self._rows.apply(plan.delta_rows, plan.delta_cols, plan.delta_blocks)
+        self._blocks.copy(plan.copy_sources, plan.copy_targets)
         try:
             logits = self._model.forward(self._step(plan))
-            rows = plan.rows[plan.samples]
-            positions = (plan.starts + plan.counts)[plan.samples].astype(np.int64)
-            tokens, bad = sample(logits, self._rows.sampling(rows), positions)
+            rows = plan.sampling
+            positions = plan.sampled_positions
+            if len(plan.fork_rows):
+                self._rows.fork(
+                    plan.rows[plan.fork_from], plan.fork_rows, positions[-len(plan.fork_rows) :]
+                )
+                logits = logits[torch.from_numpy(_logits_of(plan))]
+            counters = self._rows.counters(rows, positions)
+            tokens, bad = sample(logits, self._rows.sampling(rows), counters)
         except RuntimeError as error:
             raise ExecutorError(f"step {plan.step} failed in the model: {error}") from error
         if len(rows):
@@ -111,6 +145,14 @@ class TorchRunner:
             self._rows.tokens[rows, positions] = tokens
         tokens.setflags(write=False)
         return Sampled(tokens, tuple((int(i), "the model's output was not finite") for i in bad))
+
+    def copy_out(self, frames: I32, hosts: I32) -> None:
+        """Copies frames[i] to host block hosts[i]."""
+        self._blocks.copy_out(frames, hosts)
+
+    def copy_in(self, frames: I32, hosts: I32) -> None:
+        """Copies host block hosts[i] to frames[i]."""
+        self._blocks.copy_in(frames, hosts)
 
     def close(self) -> None:
         """Lets go of weights, pool and threads; later plans fail."""
@@ -151,6 +193,7 @@ def build_runner(
     max_context: int | None = None,
     max_batch: int = 256,
     threads: int | None = None,
+    host_blocks: int = 0,
 ) -> TorchRunner:
     """A runner for `model` with its own pool.
 
@@ -164,6 +207,7 @@ def build_runner(
         max_context: most tokens of a sequence; None: what the model was trained for.
         max_batch: most sequences that run at once.
         threads: that compute; None: one for each physical core.
+        host_blocks: blocks of host memory to swap to, beside the pool.
 
     Raises:
         ConfigError: a setting is out of range, or the pool has no room for one block.
@@ -193,7 +237,15 @@ def build_runner(
         block_size=block_size,
         max_context=context,
         vocab_size=shape.vocab_size,
+        host_blocks=host_blocks,
     )
+
+
+def _logits_of(plan: Plan) -> NDArray[np.int64]:
+    """Which of the step's logits each entry of `plan.sampling` samples from."""
+    place = plan.samples.cumsum() - 1
+    of: NDArray[np.int64] = np.concatenate([place[plan.samples], place[plan.fork_from]])
+    return of
 
 
 def _grown(array: NDArray[T], *needed: int) -> NDArray[T]:

@@ -9,13 +9,13 @@ from engine.chat import ChatTemplate
 from engine.core.frames import FrameMap
 from engine.core.ids import RequestId
 from engine.core.plan import MemoryReport
-from engine.desk import Watcher
+from engine.desk import Counters, Watcher
 from engine.requests import Delta, Generation
 from engine.tokenizer import Codec
 
 
 class Stream(Protocol):
-    """One generation's way out of the engine: an async iterator of deltas, the last of which has `finish`.
+    """One generation's way out of the engine: an async iterator of deltas; the last one of each choice has `finish`.
 
     Waiting for the next delta may be cancelled; no delta is lost by it. Deltas that the reader is too slow for are merged.
     """
@@ -28,6 +28,11 @@ class Stream(Protocol):
     @property
     def num_prompt(self) -> int:
         """Prompt length in tokens."""
+        ...
+
+    @property
+    def num_cached(self) -> int:
+        """Prompt tokens that the prefix cache held when the request was first admitted."""
         ...
 
     def __aiter__(self) -> Self: ...
@@ -59,8 +64,8 @@ class Engine(Protocol):
         ...
 
     @property
-    def num_preemptions(self) -> int:
-        """Preemptions so far."""
+    def counters(self) -> Counters:
+        """What happened so far."""
         ...
 
     def open(self, generation: Generation) -> Stream:
@@ -81,7 +86,7 @@ class Engine(Protocol):
         ...
 
     def statuses(self) -> Mapping[RequestId, str]:
-        """Where each open request stands: `waiting`, `running`, `preempted`, `swapped` and the steps between."""
+        """Where each open request stands: `running`, `preempted`, `swapped` and the steps between; absent: it waits."""
         ...
 
     def watch(self, watcher: Watcher | None) -> None:

@@ -191,7 +191,7 @@ class LiveFeed:
             waiting=memory.num_waiting,
             swapped=memory.num_swapped,
             tokens=streams.num_generated,
-            preemptions=self._engine.num_preemptions,
+            preemptions=self._engine.counters.preemptions,
             ttft_ms=tuple(
                 round(1000 * seconds, 1)
                 for number, seconds in streams.recent_ttft_s
@@ -205,7 +205,7 @@ class LiveFeed:
         now, states = self._clock(), self._engine.statuses()
 
         def state(exchange: Exchange) -> str:
-            return states.get(exchange.stream.request_id, "ended")
+            return states.get(exchange.stream.request_id, "waiting")
 
         ordered = sorted(self._streams.exchanges(), key=lambda each: state(each) == "waiting")
         return tuple(

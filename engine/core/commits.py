@@ -50,10 +50,7 @@ class Commits:
         plan, book, tokens = entry.plan, self._book, results.tokens
         if plan.steps > 1:
             return self._accept_leap(entry, tokens)
-        rows, stops = sampling, results.stops
-        positions = plan.starts + plan.counts
-        if plan.num_decodes < len(plan.rows):
-            positions = np.concatenate([positions[plan.samples], positions[plan.fork_from]])
+        rows, stops, positions = sampling, results.stops, plan.sampled_positions
         if entry.gone:
             heard = _others(rows, entry.gone)
             self._refund(rows[~heard])

@@ -35,7 +35,7 @@ async def running(engine):
 
 
 def model_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "kilburn-model"]
+    return [t.name for t in threading.enumerate() if t.name.startswith("kilburn-")]
 
 
 # -- streams -----------------------------------------------------------------------------------------------------
@@ -176,7 +176,7 @@ async def test_aborted_request_gives_its_frames_back_whatever_its_state(state):
     }[state]
     async with running(engine):
         if state == "preempted":
-            while not engine.num_preemptions:
+            while not engine.counters.preemptions:
                 gate.let_go(1)
                 await anyio.lowlevel.checkpoint()
         else:
@@ -299,7 +299,9 @@ async def test_step_that_never_ends_does_not_keep_a_stopping_engine():
         await in_thread(gate.wait_until_running, 0)
         engine.stop()
     assert (await read(stream))[-1].finish is FinishReason.ERROR
-    stuck = next(thread for thread in threading.enumerate() if thread.name == "kilburn-model")
+    stuck = next(
+        thread for thread in threading.enumerate() if thread.name == "kilburn-model runner"
+    )
     gate.open()
     await in_thread(stuck.join)
 
