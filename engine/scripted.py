@@ -81,6 +81,8 @@ class ScriptedExecutor:
         self._request = np.full(0, -1, np.int64)
         self._prompt: I32 = np.zeros(0, np.int32)
         self._known: I32 = np.zeros(0, np.int32)
+        self._next: I32 = np.zeros(0, np.int32)
+        """By row: the position that comes next, or -1 where it may go back, its table being new."""
         self._seed = np.zeros(0, np.uint64)
         self._broken = np.zeros(0, np.bool_)
         self._answers: dict[int, NDArray[np.int32]] = {}
@@ -157,6 +159,7 @@ class ScriptedExecutor:
         self._request[row] = sequence.request
         self._prompt[row] = len(prompt)
         self._known[row] = len(prompt) if sequence.index == 0 else 0
+        self._next[row] = -1
         self._broken[row] = False
         self._seed[row] = _seed(prompt, sequence.index)
         if self._verify:
@@ -172,6 +175,7 @@ class ScriptedExecutor:
         self._request = np.concatenate([self._request, np.full(more, -1, np.int64)])
         self._prompt = np.concatenate([self._prompt, np.zeros(more, np.int32)])
         self._known = np.concatenate([self._known, np.zeros(more, np.int32)])
+        self._next = np.concatenate([self._next, np.zeros(more, np.int32)])
         self._seed = np.concatenate([self._seed, np.zeros(more, np.uint64)])
         self._broken = np.concatenate([self._broken, np.zeros(more, np.bool_)])
         if self._verify:
@@ -191,6 +195,7 @@ class ScriptedExecutor:
             self._tables[rows[begin:first], cols[begin:first]] = blocks[begin:first]
             if first < len(rows):
                 self._tables[rows[first]] = NO_BLOCK
+                self._next[rows[first]] = -1
             begin = first
 
     # -- checks ------------------------------------------------------------------------------------------------
@@ -209,9 +214,9 @@ class ScriptedExecutor:
             & (ends >= self._known[plan.rows]),
         }
         decodes = np.arange(len(plan.rows)) < plan.num_decodes
-        wrong["is no decode"] = (
-            decodes & sound & ((plan.counts != 1) | (ends != self._known[plan.rows]))
-        )
+        wrong["is no decode"] = decodes & sound & ((plan.counts != 1) | ~plan.samples)
+        following = self._next[plan.rows]
+        wrong["does not go on where it was"] = sound & (following >= 0) & (plan.starts != following)
         for what, mask in wrong.items():
             if mask.any():
                 row = int(plan.rows[np.argmax(mask)])
@@ -285,6 +290,8 @@ class ScriptedExecutor:
                     tokens[index] = 0
                     failures.append((index, message))
         self._known[rows] = positions + 1
+        self._next[plan.rows] = plan.starts + plan.counts
+        self._next[plan.fork_rows] = positions[len(positions) - len(plan.fork_rows) :]
         if self._verify:
             known = positions < self.max_context
             rows, at = rows[known], positions[known]

@@ -18,7 +18,7 @@ from engine.core.config import CoreConfig
 from engine.core.content import TokenContent
 from engine.core.errors import InvariantError
 from engine.core.ids import RequestId, TimeNs
-from engine.core.journal import Abort, Call, Commit, Expire, Moved, Schedule, Submit
+from engine.core.journal import Abort, Call, Commit, Expire, Schedule, Submit, Transferred
 from engine.core.log import Record
 from engine.core.plan import (
     Blocked,
@@ -48,7 +48,7 @@ class Inputs(Struct):
     """When the live loop got round to a timer."""
     steps: list[Commit] = []
     """When each step began, ended and was committed, and whether it failed as a whole."""
-    moves: list[Moved] = []
+    moves: list[Transferred] = []
     """When each transfer began, ended and was taken in, and whether it failed."""
     wakes: list[int] = []
     """Boundaries that followed an input and no step."""
@@ -133,11 +133,13 @@ class _Journal:
                 return journal.scheduled(call.call, now, made, aliases)
             case Commit():
                 return self._commit(call, now)
-            case Moved():
+            case Transferred():
                 core.transfer_done(call.transfer, call.ok, now)
                 self.inputs.moves.append(call)
                 transfer = self._moving.pop(call.transfer)
-                return journal.moved(call.call, now, transfer, call.ok, call.started, call.ended)
+                return journal.transferred(
+                    call.call, now, transfer, call.ok, call.started, call.ended
+                )
         assert_never(call)
 
     def take_log(self) -> list[Record]:

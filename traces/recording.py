@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from engine.core.config import CoreConfig
 from engine.core.errors import TraceError
-from engine.core.journal import Abort, Call, Commit, Expire, Moved, Schedule, Submit
+from engine.core.journal import Abort, Call, Commit, Expire, Schedule, Submit, Transferred
 from engine.core.log import (
     Admitted,
     Copied,
@@ -68,7 +68,7 @@ class End(Struct, frozen=True, tag="close"):
 
 Line = (
     Header | Prompt | Tokens | End
-    | Submit | Abort | Expire | Schedule | Commit | Moved
+    | Submit | Abort | Expire | Schedule | Commit | Transferred
     | Admitted | Forked | Grew | Copied | Evicted | Preempted | SwapStarted | SwapEnded | Released | Ended
 )  # fmt: skip
 

@@ -97,7 +97,7 @@ class Commit(Struct, frozen=True, tag="commit"):
     """(index into the plan's sampling rows, dense id) of each accepted token that completes a block: the id of that block."""
 
 
-class Moved(Struct, frozen=True, tag="moved"):
+class Transferred(Struct, frozen=True, tag="transferred"):
     """`transfer_done(transfer, ok, now)`."""
 
     call: int
@@ -112,7 +112,7 @@ class Moved(Struct, frozen=True, tag="moved"):
     """CRC-32 of the transfer's frames and host blocks."""
 
 
-Call = Submit | Abort | Expire | Schedule | Commit | Moved
+Call = Submit | Abort | Expire | Schedule | Commit | Transferred
 
 
 def submitted(
@@ -193,10 +193,12 @@ def aborted(call: int, now: TimeNs, request: RequestId, ended: bool, aliases: Al
     return Abort(call, now, request, ended)
 
 
-def moved(call: int, now: TimeNs, transfer: Transfer, ok: bool, started: int, ended: int) -> Moved:
+def transferred(
+    call: int, now: TimeNs, transfer: Transfer, ok: bool, started: int, ended: int
+) -> Transferred:
     """The record of a transfer's end; it ran from `started` to `ended`."""
     digest = _crc(0, transfer.frames, transfer.hosts)
-    return Moved(call, now, transfer.id, ok, started, ended, digest)
+    return Transferred(call, now, transfer.id, ok, started, ended, digest)
 
 
 def plan_digest(plan: Plan) -> int:

@@ -99,7 +99,11 @@ def test_position_without_a_frame_is_noticed(executor):
         (plan(1, [(0, 0, 6, 0, True)]), "row 0 computes nothing"),
         (plan(1, [(0, 0, 6, 2, True)]), "row 0 computes a token that is not known"),
         (plan(1, [(0, 0, 6, 1, False)]), "row 0 does not sample after its last known token"),
-        (plan(1, [(0, 0, 5, 1, True)], num_decodes=1), "row 0 is no decode"),
+        (plan(1, [(0, 0, 5, 1, True)], num_decodes=1), "row 0 does not go on where it was"),
+        (
+            plan(1, [(0, 0, 4, 2, False)], num_decodes=1, deltas=[(0, 0, 0), (0, 1, 1)]),
+            "row 0 is no decode",
+        ),
         (plan(1, [(0, 0, 6, 27, True)]), "row 0 exceeds the context"),
         (plan(1, [(0, 0, 6, 1, True)] * 2), "names a row twice"),
         (plan(1, [(0, 0, 6, 1, True)], deltas=[(0, 2, 8)]), "a frame outside the pool of 8"),

@@ -20,7 +20,7 @@ from traces.recording_writer import RecordingWriter
 
 
 class VirtualClock:
-    """Moved on by the model's steps, read by the event loop: two threads, one integer."""
+    """Transferred on by the model's steps, read by the event loop: two threads, one integer."""
 
     def __init__(self) -> None:
         self._now = 0

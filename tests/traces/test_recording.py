@@ -10,7 +10,7 @@ import pytest
 from engine.core.content import TokenContent
 from engine.core.errors import ConfigError, TraceError
 from engine.core.ids import RequestId
-from engine.core.journal import Abort, Commit, Expire, Moved, Schedule, Submit
+from engine.core.journal import Abort, Commit, Expire, Schedule, Submit, Transferred
 from engine.core.log import Admitted, Ended, Grew, Preempted, Released, SwapEnded
 from engine.core.plan import Request
 from engine.core.scheduler import Scheduler
@@ -31,7 +31,10 @@ CALLS = [
     (Commit(5, 30, 1, 20, 29, (), "the device hiccuped"), []),
     (Abort(6, 31, 0, ended=True), [Ended(2, 0, -1, 4)]),
     (Expire(7, 32, (1, 2)), [Ended(2, 1, -1, 5), Ended(2, 2, -1, 5)]),
-    (Moved(8, 33, 4, ok=False, started=21, ended=25, digest=77), [SwapEnded(2, 3, 4, ok=False)]),
+    (
+        Transferred(8, 33, 4, ok=False, started=21, ended=25, digest=77),
+        [SwapEnded(2, 3, 4, ok=False)],
+    ),
 ]
 
 
