@@ -179,7 +179,7 @@ class Desk:
         self._scheduler.transfer_done(number, ok, now)
         transfer = self._moving.pop(number)
         if self._recorder is not None:
-            record = journal.moved(self.num_calls, now, transfer, ok, started, ended)
+            record = journal.transferred(self.num_calls, now, transfer, ok, started, ended)
             self._write(self._recorder, record)
         self._tell()
 

@@ -19,9 +19,11 @@ from gateway.config import GatewayConfig
 from gateway.connection import reset
 from gateway.deliver import CLIENT_CLOSED, Delivery
 from gateway.engine import Served
-from gateway.errors import on_bug, on_http_error, on_serve_error
-from gateway.feed import LiveFeed
+from gateway.errors import ShuttingDownError, on_bug, on_http_error, on_serve_error
+from gateway.feed import LiveFeed, own_version
 from gateway.fields import Body, read_body
+from gateway.logs import RequestLog
+from gateway.metrics import Metrics
 from gateway.middleware import RequestIdMiddleware
 from gateway.page import Page
 from gateway.schemas import (
@@ -33,6 +35,8 @@ from gateway.schemas import (
     Health,
     Model,
     ModelList,
+    Ready,
+    Version,
 )
 from gateway.sse import own_the_shutdown, send_events
 from gateway.streams import OpenStreams
@@ -65,22 +69,39 @@ def create_app(
         streams = OpenStreams(served.engine)
     edge = _Edge(config, served, streams, clock, new_id)
     page = Page()
+    metrics = Metrics(served.engine, streams)
+    served.engine.observe(metrics)
+    streams.ledgers += [metrics, RequestLog()]
+
+    async def on_error(request: Request, error: Exception) -> Response:
+        if isinstance(error, ServeError):
+            metrics.shed(error.code)
+        return await on_serve_error(request, error)
+
+    routes = [
+        Route("/health", edge.health, methods=["GET"]),
+        Route("/ready", edge.ready, methods=["GET"]),
+        Route("/version", edge.version, methods=["GET"]),
+        Route("/metrics", metrics.endpoint, methods=["GET"]),
+        Route("/", page.document, methods=["GET"]),
+        Route("/page.css", page.style, methods=["GET"]),
+        Route("/page.js", page.script, methods=["GET"]),
+        Route("/live", edge.live, methods=["GET"]),
+        Route("/v1/requests/{label}/cancel", edge.cancel, methods=["POST"]),
+        Route("/v1/models", edge.models, methods=["GET"]),
+        Route("/v1/models/{model:path}", edge.model, methods=["GET"]),
+        Route("/v1/completions", edge.completions, methods=["POST"]),
+        Route("/v1/chat/completions", edge.chat_completions, methods=["POST"]),
+    ]
+    paths = {route.endpoint: route.path for route in routes}
     return Starlette(
-        routes=[
-            Route("/health", edge.health, methods=["GET"]),
-            Route("/", page.document, methods=["GET"]),
-            Route("/page.css", page.style, methods=["GET"]),
-            Route("/page.js", page.script, methods=["GET"]),
-            Route("/live", edge.live, methods=["GET"]),
-            Route("/v1/requests/{label}/cancel", edge.cancel, methods=["POST"]),
-            Route("/v1/models", edge.models, methods=["GET"]),
-            Route("/v1/models/{model:path}", edge.model, methods=["GET"]),
-            Route("/v1/completions", edge.completions, methods=["POST"]),
-            Route("/v1/chat/completions", edge.chat_completions, methods=["POST"]),
+        routes=routes,
+        middleware=[
+            Middleware(metrics.counting, paths=paths),
+            Middleware(RequestIdMiddleware, new_id=new_id),
         ],
-        middleware=[Middleware(RequestIdMiddleware, new_id=new_id)],
         exception_handlers={
-            ServeError: on_serve_error,
+            ServeError: on_error,
             HTTPException: on_http_error,
             ClientDisconnect: _on_disconnect,
             Exception: on_bug,
@@ -121,6 +142,16 @@ class _Edge:
                 free_blocks=memory.free_blocks + memory.cached_blocks,
             )
         )
+
+    async def ready(self, request: Request) -> Response:
+        """Whether new requests are taken: 503 while the server is ending."""
+        if self._streams.draining:
+            raise ShuttingDownError("the server is shutting down and takes no new requests")
+        return _json(Ready(self._engine.model_name))
+
+    async def version(self, request: Request) -> Response:
+        """Of this program."""
+        return _json(Version(own_version()))
 
     async def models(self, request: Request) -> Response:
         """The one model, as a list."""

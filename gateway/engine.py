@@ -10,6 +10,7 @@ from engine.core.frames import FrameMap
 from engine.core.ids import RequestId
 from engine.core.plan import MemoryReport
 from engine.desk import Counters, Watcher
+from engine.loop import Observer
 from engine.requests import Delta, Generation
 from engine.tokenizer import Codec
 
@@ -87,6 +88,10 @@ class Engine(Protocol):
 
     def statuses(self) -> Mapping[RequestId, str]:
         """Where each open request stands: `running`, `preempted`, `swapped` and the steps between; absent: it waits."""
+        ...
+
+    def observe(self, observer: Observer) -> None:
+        """Tells `observer` of admissions, steps and transfers from now on."""
         ...
 
     def watch(self, watcher: Watcher | None) -> None:

@@ -52,6 +52,8 @@ class RequestRow(Struct, frozen=True):
     """The answer's id, by which it can be cancelled."""
     state: str
     prompt: int
+    cached: int
+    """Prompt tokens that the prefix cache held."""
     out: int
     age_s: float
     ttft_ms: float | None
@@ -214,6 +216,7 @@ class LiveFeed:
                 exchange.label,
                 state(exchange),
                 exchange.stream.num_prompt,
+                exchange.stream.num_cached,
                 exchange.num_generated,
                 round(now - exchange.arrived, 1),
                 None if exchange.ttft_s is None else round(1000 * exchange.ttft_s, 1),

@@ -7,7 +7,7 @@ streams and one monotonic clock; knows nothing of HTTP.
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Final, Protocol
 
 from engine.core.errors import ExecutorError, ServeError
 from engine.core.ids import RequestId
@@ -26,7 +26,7 @@ class Exchange:
     """One generation on its way to a client. Times are seconds of the owner's clock, taken where the edge reads a delta."""
 
     __slots__ = (
-        "arrived", "cancelled", "endpoint", "finish", "first", "label", "last", "num_generated", "stream",
+        "admitted", "arrived", "cancelled", "endpoint", "finish", "first", "label", "last", "num_generated", "stream",
     )  # fmt: skip
 
     def __init__(self, label: str, endpoint: str, stream: Stream, now: float) -> None:
@@ -35,6 +35,8 @@ class Exchange:
         self.endpoint = endpoint
         self.stream = stream
         self.arrived = now
+        self.admitted: float | None = None
+        """When it first began to run."""
         self.first: float | None = None
         """When the first text was read."""
         self.last: float | None = None
@@ -48,10 +50,28 @@ class Exchange:
         return None if self.first is None else self.first - self.arrived
 
 
+class Ledger(Protocol):
+    """Who keeps account of exchanges."""
+
+    def opened(self, exchange: Exchange) -> None:
+        """It was taken in."""
+        ...
+
+    def heard(self, exchange: Exchange, num_tokens: int, now: float) -> None:
+        """Tokens of it were read; `exchange.last` is still what it was before."""
+        ...
+
+    def closed(self, exchange: Exchange, now: float) -> None:
+        """It is over, for whatever reason."""
+        ...
+
+
 class OpenStreams:
     """Every exchange between its opening and its release. Used from the event loop's thread only."""
 
     def __init__(self, engine: Engine, clock: Clock = time.monotonic) -> None:
+        self.ledgers: list[Ledger] = []
+        """Told of each exchange, in this order."""
         self._engine = engine
         self._clock = clock
         self._exchanges: dict[RequestId, Exchange] = {}
@@ -86,12 +106,22 @@ class OpenStreams:
         now = self._clock()
         exchange = Exchange(label, endpoint, self._engine.open(generation), now)
         self._exchanges[exchange.stream.request_id] = exchange
+        for ledger in self.ledgers:
+            ledger.opened(exchange)
         return exchange
+
+    def admitted(self, request: RequestId) -> None:
+        """The engine runs `request` from now on."""
+        exchange = self._exchanges.get(request)
+        if exchange is not None:
+            exchange.admitted = self._clock()
 
     def heard(self, exchange: Exchange, delta: Delta) -> None:
         """Takes note of what was read of `exchange`."""
         now = self._clock()
         if delta.num_tokens:
+            for ledger in self.ledgers:
+                ledger.heard(exchange, delta.num_tokens, now)
             if exchange.first is None:
                 exchange.first = now
                 self._num_first += 1
@@ -105,7 +135,9 @@ class OpenStreams:
     def release(self, exchange: Exchange) -> None:
         """Forgets an exchange, and aborts what has not ended. Any number of times."""
         exchange.stream.abort()
-        self._exchanges.pop(exchange.stream.request_id, None)
+        if self._exchanges.pop(exchange.stream.request_id, None) is not None:
+            for ledger in self.ledgers:
+                ledger.closed(exchange, self._clock())
 
     def cancel(self, label: str) -> int:
         """Aborts the open exchanges of the answer `label`; how many these were. Their readers learn why."""

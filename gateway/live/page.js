@@ -159,7 +159,7 @@
       li.dataset.state = row.state;
       li.querySelector(".state").textContent = row.state;
       const first = row.ttft_ms === null ? `${row.age_s.toFixed(0)} s old` : `ttft ${whole(row.ttft_ms)} ms`;
-      li.querySelector(".facts").textContent = `prompt ${whole(row.prompt)} · out ${whole(row.out)} · ${first}`;
+      li.querySelector(".facts").textContent = `prompt ${whole(row.prompt)}${row.cached ? ` (${whole(row.cached)} cached)` : ""} · out ${whole(row.out)} · ${first}`;
     }
     let note = ul.querySelector("li.quiet");
     const text = !count ? "No request is open." : count > rows.length ? `and ${whole(count - rows.length)} more` : "";
