@@ -84,6 +84,7 @@ class Audience:
             stops[index] = Finish.FAILED
             errors[int(rows[index])] = message
         choices = {}
+        logprobs = dict(sampled.logprobs)
         for index, (row, token) in enumerate(
             zip(rows.tolist(), sampled.tokens.tolist(), strict=True)
         ):
@@ -91,7 +92,7 @@ class Audience:
             if choice is None:
                 continue
             choices[row] = choice
-            if row not in errors and choice.sampled(token):
+            if row not in errors and choice.sampled(token, logprobs.get(index)):
                 stops[index] = Finish.STOP
         for request, step in sampled.beams:
             stream = self._streams.get(request)

@@ -13,10 +13,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from engine.adjust import Spoken, adjust, spoken
 from engine.beam_rows import BeamRows
 from engine.core.errors import ConfigError, ExecutorError
 from engine.core.plan import Plan
-from engine.executor import NewSequence, Sampled
+from engine.executor import NewSequence, Sampled, SamplingParams
 from engine.models.build import build_decoder
 from engine.models.decoder import Decoder
 from engine.models.pool import DEFAULT_SHARE, pool_blocks
@@ -44,6 +45,9 @@ class RowState:
         self.top_p: NDArray[np.float32] = np.zeros(8, np.float32)
         self.top_k: I32 = np.zeros(8, np.int32)
         self.seed: NDArray[np.uint64] = np.zeros(8, np.uint64)
+        self.min_p: NDArray[np.float32] = np.zeros(8, np.float32)
+        self.special: dict[int, tuple[SamplingParams, int]] = {}
+        """Parameters and prompt lengths of rows whose logits are changed or reported."""
         self.index: NDArray[np.int64] = np.zeros(8, np.int64)
 
     def take_in(self, sequence: NewSequence) -> None:
@@ -55,6 +59,11 @@ class RowState:
         self.temperature[row] = params.temperature
         self.top_p[row] = params.top_p
         self.top_k[row] = params.top_k
+        self.min_p[row] = params.min_p
+        if params.adjusts or params.logprobs is not None:
+            self.special[row] = (params, len(prompt))
+        else:
+            self.special.pop(row, None)
         self.seed[row] = params.seed & 0xFFFFFFFFFFFFFFFF
 
     def apply(self, rows: I32, columns: I32, blocks: I32) -> None:
@@ -71,6 +80,7 @@ class RowState:
             self.top_p = _grown(self.top_p, rows)
             self.top_k = _grown(self.top_k, rows)
             self.seed = _grown(self.seed, rows)
+            self.min_p = _grown(self.min_p, rows)
             self.index = _grown(self.index, rows)
 
     def move(self, rows: I32, parents: I32, lasts: list[int]) -> None:
@@ -87,8 +97,28 @@ class RowState:
     def sampling(self, rows: I32) -> SamplingRows:
         """Parameters of `rows`."""
         return SamplingRows(
-            self.temperature[rows], self.top_p[rows], self.top_k[rows], self.seed[rows]
+            self.temperature[rows],
+            self.top_p[rows],
+            self.top_k[rows],
+            self.seed[rows],
+            self.min_p[rows],
         )
+
+    def prepare(self, logits: torch.Tensor, rows: I32, positions: I32) -> dict[int, Spoken]:
+        """Changes logits[i] as rows[i] asks for; by i, the log-probabilities that are to be reported."""
+        reported: dict[int, Spoken] = {}
+        if not self.special:
+            return reported
+        for i, (row, position) in enumerate(zip(rows.tolist(), positions.tolist(), strict=True)):
+            if row not in self.special:
+                continue
+            params, num_prompt = self.special[row]
+            values = logits[i].numpy()
+            if params.logprobs is not None:
+                reported[i] = spoken(values, params.logprobs)
+            if params.adjusts:
+                adjust(values, params, self.tokens[row, :position], num_prompt)
+        return reported
 
 
 class TorchRunner:
@@ -140,6 +170,7 @@ class TorchRunner:
             if len(plan.fork_rows):
                 logits = logits[torch.from_numpy(_logits_of(plan))]
             counters = self._rows.counters(rows, positions)
+            reported = self._rows.prepare(logits, rows, positions)
             tokens, unusable = self._sample(logits, self._rows.sampling(rows), counters)
             bad = {int(at) for at in unusable}
             beams, parents = self._beams.choose(rows, positions, logits, tokens, bad)
@@ -150,7 +181,8 @@ class TorchRunner:
             self._rows.tokens[rows, positions] = tokens
         tokens.setflags(write=False)
         failures = tuple((at, "the model's output was not finite") for at in sorted(bad))
-        return Sampled(tokens, failures, beams, parents)
+        logprobs = tuple((i, said.of(int(tokens[i]))) for i, said in reported.items())
+        return Sampled(tokens, failures, logprobs, beams, parents)
 
     def copy_out(self, frames: I32, hosts: I32) -> None:
         """Copies frames[i] to host block hosts[i]."""
