@@ -71,9 +71,9 @@ def bad_times(driver: Driver, now: TimeNs) -> Iterator[Call]:
     yield lambda: scheduler.expire(past)
     yield lambda: scheduler.schedule(past)
     for plan in list(driver.open)[:1]:
-        yield lambda: scheduler.commit(plan, StepFailed("late"), past)
+        yield lambda p=plan: scheduler.commit(p, StepFailed("late"), past)
     for transfer in driver.transfers[:1]:
-        yield lambda: scheduler.transfer_done(transfer.id, True, past)
+        yield lambda t=transfer: scheduler.transfer_done(t.id, True, past)
 
 
 def misuses(driver: Driver, now: TimeNs) -> Iterator[Call]:

@@ -140,7 +140,7 @@ def test_a_request_that_contradicts_itself_is_the_drivers_fault():
         Request(RequestId(0), 4, 1, weight=0.0),
         Request(RequestId(0), 4, 1, priority=1 << 30),
     ):
-        with pytest.raises(ValueError, match="content|weight|priority"):
+        with pytest.raises(ValueError, match=r"content|weight|priority"):
             scheduler.submit(request, TimeNs(0))
 
 
