@@ -184,12 +184,14 @@ class Book:
         """`row`, which has its frames again, goes on.
 
         A hypothesis leaves its last known token to a step of all of its beam. A row that moved in complete decodes, since
-        it may share its last block with a sibling still: a decode copies it before it writes.
+        it may share its last block with a sibling still: a decode copies it before it writes. Not so a lone row whose prompt
+        lacks its last position yet: that is a prompt chunk, and charged as one.
         """
         table = self.table
         group = self.groups[RequestId(int(table.request[row]))]
         formed = not any(table.state[other] == State.FORMING for other in group.rows)
         complete = moved_in and table.scheduled[row] == table.known[row] - 1
+        complete &= len(group.rows) > 1 or table.known[row] > table.prompt[row]
         table.target[row] = table.known[row] - (formed and (group.request.beam or complete))
         if table.scheduled[row] >= table.target[row]:
             self.start_decoding(row)
@@ -235,6 +237,7 @@ class Book:
         for child in children:
             self.memory.fork(row, child, known)
             table.scheduled[child] = known
+            table.paid[child] = table.prompt[child]
         if children:
             self.shared_tails.update([row, *children])
             self.record(records.Forked(self.next_step, row, tuple(children)))

@@ -24,7 +24,7 @@ from engine.core.config import CoreConfig
 from engine.core.errors import InvariantError
 from engine.core.frames import FrameMap
 from engine.core.ids import RequestId, TimeNs
-from engine.core.limits import limit_of
+from engine.core.limits import check_request, limit_of
 from engine.core.memory import BlockManager
 from engine.core.plan import (
     Blocked,
@@ -121,11 +121,12 @@ class Scheduler:
         """Queues `request`, or says why it can never run; a rejected request leaves no trace.
 
         Raises:
-            ValueError: the id is in use, or time went backwards.
+            ValueError: the id is in use, the request contradicts itself, or time went backwards.
         """
-        self._tick(now)
         if request.id in self._book.groups or request.id in self._queue:
             raise ValueError(f"request {request.id} is already here")
+        check_request(request)
+        self._tick(now)
         limit = limit_of(request, self.config, self.allocator)
         if isinstance(limit, Rejected):
             return limit
@@ -235,8 +236,9 @@ class Scheduler:
         """Takes in what the oldest open plan computed.
 
         Raises:
-            ValueError: `plan` is not the oldest open plan, or `results` are not for its sampling rows.
+            ValueError: `plan` is not the oldest open plan, `results` are not for its sampling rows, or time went backwards.
         """
+        self._commits.check(plan, results)
         self._tick(now)
         return self._commits.commit(plan, results)
 
@@ -250,8 +252,10 @@ class Scheduler:
         """Transfer `number` is over; where it failed its request is computed again.
 
         Raises:
-            ValueError: no such transfer is in flight.
+            ValueError: no such transfer is in flight, or time went backwards.
         """
+        if not self._pressure.in_flight(number):
+            raise ValueError(f"transfer {number} is not in flight")
         self._tick(now)
         self._pressure.transfer_done(number, ok=ok)
 
