@@ -152,7 +152,7 @@ class Decoder:
                 panel_bytes(self._sampled, s.hidden_size),
             )
         ]
-        hidden, qkv, narrow, wide, last = map(address, self._buffers)
+        hidden, qkv, narrow, wide, last = (address(buffer) for buffer in self._buffers)
         header = address(self._attention.header)
         count, chosen = header + 8 * steps.ROWS, header + 8 * steps.SAMPLED
         epsilon = float_bits(s.norm_eps)

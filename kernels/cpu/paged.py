@@ -5,6 +5,7 @@ no plans.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,7 +73,7 @@ def scratch_bytes(shape: PoolShape) -> int:
     return max(attention.scratch_bytes(shape.group, shape.head_dim), 8 * shape.head_dim)
 
 
-def address(array: NDArray[np.generic]) -> int:
+def address(array: NDArray[Any]) -> int:
     """Where an array's first element lies."""
     return int(array.ctypes.data)
 
@@ -152,18 +153,13 @@ class PagedAttention:
     def add_layer(self, p: Program, layer: int, qkv: int, panel: int = 0) -> None:
         """Writes K and V of the step, attends: from `qkv`, float32 [tokens, qkv_width], to `attended`, and quantised to `panel`."""
         s = self.shape
-        header, tokens, records, items, queries, partials, out = map(
-            address,
-            (
-                self.header,
-                self.tokens,
-                self._records,
-                self._items,
-                self._queries,
-                self._partials,
-                self.attended,
-            ),
+        header, tokens, records = address(self.header), address(self.tokens), address(self._records)
+        items, queries, partials = (
+            address(self._items),
+            address(self._queries),
+            address(self._partials),
         )
+        out = address(self.attended)
         pool = address(self.pool) + layer * self.layer_bytes
         rotary = 0 if self._rotary is None else address(self._rotary)
         scale = float_bits(s.head_dim**-0.5)
