@@ -154,8 +154,8 @@ def sampling() -> list[Build]:
     chunks = 32
     adjust = {
         "logits_ptr": "*bf16", "z_ptr": "*fp32", "top_ptr": "*fp32", "top_token_ptr": "*i32", "low_ptr": "*fp32",
-        "raw_top_ptr": "*fp32", "raw_sum_ptr": "*fp32", "repetition_ptr": "*fp32", "presence_ptr": "*fp32",
-        "frequency_ptr": "*fp32", "count_row_ptr": "*i32", "counts_ptr": "*i32", "bias_start_ptr": "*i32",
+        "raw_top_ptr": "*fp32", "raw_sum_ptr": "*fp32", "repetition_ptr": "*fp32", "presence_ptr": "*fp64",
+        "frequency_ptr": "*fp64", "count_row_ptr": "*i32", "counts_ptr": "*i32", "bias_start_ptr": "*i32",
         "bias_token_ptr": "*i32", "bias_value_ptr": "*fp32", "vocab": "i32", "logits_stride": "i32",
     }  # fmt: skip
     weigh = {

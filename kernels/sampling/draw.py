@@ -3,9 +3,9 @@
 A draw is a function of the row's logits, parameters, seed and counter: no generator advances, so neighbours, batch order,
 chunking and preemption cannot change it. Order of what is done to a row's logits:
 
- 1. `bias` is added.
- 2. repetition penalty: logits of tokens in the prompt or the output are divided by it where positive, multiplied where not.
- 3. frequency and presence penalties: for tokens in the output, frequency times their count and once presence are subtracted.
+ 1. repetition penalty: logits of tokens in the prompt or the output are divided by it where positive, multiplied where not.
+ 2. presence and frequency penalties: for tokens in the output, presence once and frequency times their count are subtracted.
+ 3. `bias` is added. A bias of -1e30 forbids a token.
  4. Temperature 0, or top-k of 1: the lowest id of the largest logits. Otherwise logits are divided by the temperature.
  5. top-k keeps the k largest; top-p keeps the smallest set of the most probable of these whose probability, among these,
     reaches p. Both keep whole ties.
@@ -36,7 +36,7 @@ PROMPT = tl.constexpr(1 << 30)
 class SamplingColumns(NamedTuple):
     """Parameters of n rows on the device, one tensor a column.
 
-    temperature, top_p, min_p, repetition, presence, frequency: fp32 [n] (off: 1 or 0 for the sums); top_k: int32 [n], 0 is off;
+    temperature, top_p, min_p, repetition: fp32 [n] and presence, frequency: fp64 [n] (off: 1, 1, 0, 1, 0, 0); top_k: int32 [n], 0 is off;
     seed: int64 [n], the bits of an unsigned number; counter: int64 [n], in its lower 32 bits where the token will stand in its sequence, in the
     upper ones which sequence of its request that is;
     count_row: int32 [n], the row of `counts` that penalties read, -1 for none; counts: int32 [rows, vocab], occurrences in the
@@ -95,7 +95,7 @@ def adjust_kernel(
 
     Traffic of a row's programs together in bytes, `e` those of a logit; PENALISED is 0 or 1:
 
-        loads: vocab * e + 12 * chunks + 8 * biases * chunks + PENALISED * (4 * vocab + 12 * chunks)
+        loads: vocab * e + 12 * chunks + 8 * biases * chunks + PENALISED * (4 * vocab + 20 * chunks)
         stores: 4 * vocab + 20 * chunks
     """
     row = tl.program_id(0)
@@ -115,8 +115,6 @@ def adjust_kernel(
     tl.store(raw_sum_ptr + place, tl.sum(tl.exp(raw - raw_top), 0))
 
     z = raw
-    for i in range(tl.load(bias_start_ptr + row), tl.load(bias_start_ptr + row + 1)):
-        z += tl.where(token == tl.load(bias_token_ptr + i), tl.load(bias_value_ptr + i), 0.0)
     count_row = tl.load(count_row_ptr + row)
     if count_row >= 0:
         count = tl.load(counts_ptr + count_row.to(tl.int64) * vocab + token, mask=live, other=0)
@@ -124,8 +122,10 @@ def adjust_kernel(
         penalised = tl.where(z > 0, z / repetition, z * repetition)
         z = tl.where(count > 0, penalised, z)
         times = count & (PROMPT - 1)
-        z -= tl.load(frequency_ptr + row) * times.to(tl.float32)
-        z -= tl.where(times > 0, tl.load(presence_ptr + row), 0.0)
+        each = tl.load(frequency_ptr + row) * times.to(tl.float64) + tl.load(presence_ptr + row)
+        z -= tl.where(times > 0, each, 0.0).to(tl.float32)
+    for i in range(tl.load(bias_start_ptr + row), tl.load(bias_start_ptr + row + 1)):
+        z += tl.where(token == tl.load(bias_token_ptr + i), tl.load(bias_value_ptr + i), 0.0)
     tl.store(z_ptr + wide * vocab + token, z, mask=live)
     top, top_place = tl.max(z, 0, return_indices=True)
     tl.store(top_ptr + place, top)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import anyio
 import numpy as np
 import pytest
 import torch
@@ -9,16 +10,20 @@ from numpy.typing import NDArray
 
 from engine.core.errors import ConfigError
 from engine.executor import SamplingParams
+from engine.loop import Engine
+from engine.models import device
 from engine.models.accelerated import largest_step
 from engine.models.device import find_accelerator
 from engine.models.llama import Llama
 from engine.models.rotary import Rotary
 from engine.models.triton_attention import TritonAttention
 from engine.models.triton_llama import TritonLlama
+from engine.requests import Generation
 from engine.runner import TorchRunner, build_runner
 from engine.weights.load import LoadedModel, load_model
 from tests.engine.drive import GREEDY, drive
 from tests.engine.tiny import VOCABULARY, Tiny, write_tiny
+from tests.engine.toy import SpellingCodec, core_config, read, text_of
 
 SHAPES = {
     "two layers": Tiny(heads=3, kv_heads=1, hidden=96, ffn=64, scale=0.2),
@@ -124,3 +129,38 @@ def test_what_the_kernels_cannot_serve_is_refused(tmp_path: Path) -> None:
     model = tiny_model(tmp_path, Tiny())
     with pytest.raises(ConfigError, match="block_size is 24"):
         build_runner(model, num_blocks=4, block_size=24, device="cuda")
+
+
+async def streamed(runner: TorchRunner, prompts: list[NDArray[np.int32]]) -> list[str]:
+    """The texts of streams that run at once through the live engine."""
+    config = core_config(num_blocks=runner.num_blocks, block_size=runner.block_size, max_context=64)
+    engine = Engine(runner, config, SpellingCodec(), model_name="tiny")
+    texts = [""] * len(prompts)
+
+    async def follow(i: int) -> None:
+        params = SamplingParams(seed=i, temperature=0.9, top_p=0.95)
+        own = Generation(prompt=prompts[i], max_tokens=4, sampling=params, ignore_eos=True)
+        texts[i] = text_of(await read(engine.open(own)))
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(engine.run)
+        async with anyio.create_task_group() as streams:
+            for i in range(len(prompts)):
+                streams.start_soon(follow, i)
+        engine.stop()
+    return texts
+
+
+async def test_the_live_engine_streams_the_same_text_from_either_backend(tmp_path: Path) -> None:
+    cpu, gpu = both(tiny_model(tmp_path, SHAPES["two layers"]), num_blocks=32, block_size=8)
+    prompts = prompts_of(4, 13, 7)
+    want = await streamed(cpu, prompts)
+    assert all(text.count("<") == 4 for text in want)
+    assert await streamed(gpu, prompts) == want
+
+
+def test_a_gpu_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "INTERPRETED", False)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="--device cuda was asked for"):
+        find_accelerator()

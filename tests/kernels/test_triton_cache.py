@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.cache.blocks import copy_blocks, gather_blocks, scatter_blocks
+from kernels.cache.swap import HostPool
 from kernels.cache.table import apply_delta, last_changes
 from kernels.cache.write import rotation_table, write_kv
 from kernels.fp8 import decode_e4m3, encode_e4m3
@@ -191,3 +192,22 @@ def test_a_delta_leaves_what_assignment_in_order_leaves(changes):
     for row, column, block in changes:
         table[row, column] = block
     assert np.array_equal(device.cpu().numpy(), table)
+
+
+def test_swapped_blocks_come_back_elsewhere_whole():
+    pool = torch.randn(4, 12, 2, 8, 64, device=DEVICE)
+    before = pool.clone()
+    host = HostPool(pool, 9, staged_blocks=3)
+    frames, hosts = np.array([7, 0, 3, 11, 5], np.int32), np.array([8, 2, 0, 5, 1], np.int32)
+    host.swap_out(frames, hosts).wait()
+    assert torch.equal(
+        host.blocks[hosts.tolist()], before[:, frames.tolist()].transpose(0, 1).cpu()
+    )
+    pool.fill_(float("nan"))
+    elsewhere = np.array([1, 2, 4, 6, 10], np.int32)
+    back = host.swap_in(elsewhere, hosts)
+    back.wait()
+    assert back.done()
+    assert torch.equal(pool[:, elsewhere.tolist()], before[:, frames.tolist()])
+    others = [i for i in range(12) if i not in elsewhere]
+    assert pool[:, others].isnan().all()
