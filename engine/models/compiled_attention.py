@@ -48,6 +48,11 @@ class CompiledAttention:
         self._paged = PagedAttention(pool, turns, self._team)
         self._programs: list[NDArray[np.int64]] = []
 
+    @property
+    def frames(self) -> NDArray[np.uint8]:
+        """The pool, see `AttentionBackend`."""
+        return self._paged.frames
+
     def begin(self, step: Step) -> None:
         """Takes in a step."""
         if self._paged.fit(step.starts, step.counts):

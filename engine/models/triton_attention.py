@@ -82,6 +82,9 @@ class TritonAttention:
         self.dtype = dtype
         self.pool = self._new_pool(num_blocks)
 
+    def close(self) -> None:
+        """Nothing here outlives the object."""
+
     @property
     def frames(self) -> torch.Tensor:
         """[2 * layers, num_blocks, bytes] uint8 on the device: frame i is `frames[:, i]`."""

@@ -37,7 +37,9 @@ async def test_fr_01_prompt_that_is_wholly_cached_computes_something_and_keeps_i
     short = list(range(1, 33))
     long = [*short, *range(40, 56)]
     computed: list[int] = []
-    engine = toy_engine(config, scripted(config, pace=lambda plan: computed.append(plan.num_tokens)))
+    engine = toy_engine(
+        config, scripted(config, pace=lambda plan: computed.append(plan.num_tokens))
+    )
     async with running(engine):
         assert await ask(engine, short, 4) == 0
         computed.clear()

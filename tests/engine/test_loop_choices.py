@@ -45,7 +45,9 @@ async def test_each_choice_is_told_apart_and_ends_once():
 async def test_prompt_of_several_choices_is_computed_once():
     computed: list[int] = []
     config = core_config(num_blocks=32)
-    engine = toy_engine(config, scripted(config, pace=lambda plan: computed.append(plan.num_tokens)))
+    engine = toy_engine(
+        config, scripted(config, pace=lambda plan: computed.append(plan.num_tokens))
+    )
     async with running(engine):
         await read(engine.open(generation(PROMPT, 5, num_sequences=3)))
     # The first token of each choice comes from the prompt's last position, the last one is never fed back.
