@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from engine.executor import SamplingParams
+from engine.executor import SamplingParams, TokenLogprobs
 
 
 class FinishReason(StrEnum):
@@ -20,6 +20,15 @@ class FinishReason(StrEnum):
     ABORT = "abort"
 
 
+class BeamSearch(Struct, frozen=True, kw_only=True):
+    """Search for the likeliest answers instead of drawing them. `num_sequences` of the generation are told at the end."""
+
+    width: int
+    """Hypotheses that are kept, at least `num_sequences`."""
+    length_penalty: float = 1.0
+    """Answers rank by sum of log probabilities / length ** length_penalty."""
+
+
 class Generation(Struct, frozen=True, kw_only=True, eq=False):
     """One prompt to continue, in one or several sequences."""
 
@@ -31,6 +40,10 @@ class Generation(Struct, frozen=True, kw_only=True, eq=False):
     stop: tuple[str, ...] = ()
     """Generation ends before the first of these; none of their text is ever delivered."""
     ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    """Generation also ends with these; they are not shown."""
+    include_stop: bool = False
+    """Deliver the text of the stop string that ended the answer."""
     num_sequences: int = 1
     """How many answers (`n`, `best_of`); the prompt is computed once."""
     salt: str = ""
@@ -40,6 +53,7 @@ class Generation(Struct, frozen=True, kw_only=True, eq=False):
     """The tenant's fair share."""
     priority: int = 0
     """Class: smaller goes first."""
+    beam: BeamSearch | None = None
     deadline_ms: int | None = None
     """From its opening; what has not ended by then ends with `TIMEOUT`."""
 
@@ -57,3 +71,5 @@ class Delta(Struct, frozen=True):
     """One sentence, where `finish` is `ERROR`."""
     index: int = 0
     """Which choice: 0 to `num_sequences` - 1."""
+    logprobs: tuple[tuple[int, TokenLogprobs], ...] = ()
+    """(token, what is known of it), one for each of `num_tokens` where the generation asked for it."""

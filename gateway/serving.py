@@ -36,6 +36,7 @@ class ServeOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     model: Path | None = None
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    device: Literal["cpu", "cuda"] = "cpu"
     threads: Positive | None = None
     block_size: Annotated[int, Meta(ge=1, le=1024)] = 16
     num_blocks: Positive | None = None
@@ -80,6 +81,7 @@ def serve_model(options: ServeOptions) -> None:
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    logging.getLogger("kilburn.requests").setLevel(logging.INFO)
     console = Console(stderr=True, highlight=False)
     gateway = GatewayConfig(host=options.host, port=options.port, drain_s=options.drain_s)
     listener = bind(gateway)
@@ -120,7 +122,8 @@ def serve_model(options: ServeOptions) -> None:
 
 
 def _load(options: ServeOptions, console: Console) -> LoadedModel:
-    dtype: DtypeName = default_dtype() if options.dtype == "auto" else options.dtype
+    suited: DtypeName = default_dtype() if options.device == "cpu" else "bfloat16"
+    dtype: DtypeName = suited if options.dtype == "auto" else options.dtype
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         return load_model(options.model, dtype, progress)
@@ -135,6 +138,8 @@ def _runner(model: LoadedModel, options: ServeOptions) -> TorchRunner:
         max_context=options.max_context,
         max_batch=options.max_batch,
         threads=options.threads,
+        device=options.device,
+        step_tokens=options.token_budget,
     )
 
 

@@ -10,7 +10,7 @@ import torch
 
 from kernels.attention import launch, rules
 from kernels.attention.merge import merge_kernel
-from kernels.attention.tiles import Tile, decode_tile, prefill_tile
+from kernels.attention.tiles import decode_tile, prefill_tile
 from kernels.attention.traversal import attend_kernel
 from kernels.cache import blocks, table, write
 from kernels.layout import E4M3
@@ -71,8 +71,8 @@ def attend(
     kv = kv or dtype
     form = launch.kv_form(kv, capability)
     split = use == "decode"
-    choose = decode_tile if split else prefill_tile
-    tile: Tile = choose(head_dim, group, dtype.itemsize, kv.itemsize, capability)
+    sizes = (head_dim, group, dtype.itemsize, kv.itemsize)
+    tile = decode_tile(*sizes) if split else prefill_tile(*sizes, capability)
     stored = pointer(torch.uint8 if form == "bytes" else kv)
     signature = {
         "out_ptr": "*fp32" if split else pointer(dtype),
@@ -107,9 +107,9 @@ def attend(
     return build(name, attend_kernel, signature, constants)
 
 
-def merge(head_dim: int, dtype: torch.dtype, capability: int) -> Build:
+def merge(head_dim: int, dtype: torch.dtype) -> Build:
     """A build of the reduction over shares."""
-    tile = decode_tile(head_dim, 4, dtype.itemsize, dtype.itemsize, capability)
+    tile = decode_tile(head_dim, 4, dtype.itemsize, dtype.itemsize)
     signature = {
         "out_ptr": pointer(dtype), "partial_ptr": "*fp32", "lse_ptr": "*fp32",
         "tile_seq_ptr": "*i32", "tile_token_ptr": "*i32", "q_start_ptr": "*i32",
@@ -137,7 +137,8 @@ def move(name: str, dst_ids: bool, src_ids: bool) -> Build:
     """A build of the block mover."""
     signature = {
         "dst_ptr": "*i32", "src_ptr": "*i32", "dst_id_ptr": "*i32", "src_id_ptr": "*i32",
-        "words": "i32", "dst_plane_stride": "i64", "src_plane_stride": "i64",
+        "words": "i32", "dst_plane_stride": "i64", "dst_block_stride": "i64", "src_plane_stride": "i64",
+        "src_block_stride": "i64",
     }  # fmt: skip
     return build(name, blocks.move_kernel, signature, blocks.move_constants(dst_ids, src_ids))
 
@@ -153,8 +154,8 @@ def sampling() -> list[Build]:
     chunks = 32
     adjust = {
         "logits_ptr": "*bf16", "z_ptr": "*fp32", "top_ptr": "*fp32", "top_token_ptr": "*i32", "low_ptr": "*fp32",
-        "raw_top_ptr": "*fp32", "raw_sum_ptr": "*fp32", "repetition_ptr": "*fp32", "presence_ptr": "*fp32",
-        "frequency_ptr": "*fp32", "count_row_ptr": "*i32", "counts_ptr": "*i32", "bias_start_ptr": "*i32",
+        "raw_top_ptr": "*fp32", "raw_sum_ptr": "*fp32", "repetition_ptr": "*fp32", "presence_ptr": "*fp64",
+        "frequency_ptr": "*fp64", "count_row_ptr": "*i32", "counts_ptr": "*i32", "bias_start_ptr": "*i32",
         "bias_token_ptr": "*i32", "bias_value_ptr": "*fp32", "vocab": "i32", "logits_stride": "i32",
     }  # fmt: skip
     weigh = {
@@ -164,7 +165,7 @@ def sampling() -> list[Build]:
         "token_ptr": "*i32", "logprob_ptr": "*fp32", "finite_ptr": "*i32", "logits_ptr": "*bf16", "z_ptr": "*fp32",
         "w_ptr": "*fp64", "top_ptr": "*fp32", "top_token_ptr": "*i32", "low_ptr": "*fp32", "raw_top_ptr": "*fp32",
         "raw_sum_ptr": "*fp32", "temperature_ptr": "*fp32", "top_k_ptr": "*i32", "top_p_ptr": "*fp32",
-        "min_p_ptr": "*fp32", "seed_ptr": "*i64", "position_ptr": "*i64", "vocab": "i32", "chunks": "i32",
+        "min_p_ptr": "*fp32", "seed_ptr": "*i64", "counter_ptr": "*i64", "vocab": "i32", "chunks": "i32",
         "logits_stride": "i32",
     }  # fmt: skip
     return [
@@ -204,7 +205,7 @@ def shipped(capability: int) -> list[Build]:
     builds += [attend("decode", c, group=g) for g in (1, 8)]
     builds += [attend(use, c, paged=False, block_size=8192) for use in ("decode", "prefill")]
     builds += [attend("decode", c, rule=r, rule_name=n, rule_types=t) for n, r, t in all_rules()]
-    builds += [merge(128, BF16, c)]
+    builds += [merge(128, BF16)]
     builds += [
         write_cache(128, BF16, False),
         write_cache(128, BF16, True),

@@ -75,7 +75,7 @@ class Timeline:
             part = slice(first, first + count)
             self._ends[at : at + count] = ends_ns[part]
             for i, value in enumerate(values):
-                column = value if isinstance(value, int) else value[part]
+                column = value[part] if isinstance(value, np.ndarray) else value
                 self._values[at : at + count, i] = column
             self._size = at + count
             first += count

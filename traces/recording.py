@@ -25,10 +25,10 @@ from engine.core.log import (
     Evicted,
     Forked,
     Grew,
-    Moved,
     Preempted,
     Record,
     Released,
+    Reparented,
     SwapEnded,
     SwapStarted,
     Uncopied,
@@ -71,8 +71,8 @@ class End(Struct, frozen=True, tag="close"):
 Line = (
     Header | Prompt | Tokens | End
     | Submit | Abort | Expire | Schedule | Commit | Transferred
-    | Admitted | Forked | Moved | Grew | Copied | Uncopied | Evicted
-    | Preempted | SwapStarted | SwapEnded | Released | Ended
+    | Admitted | Forked | Reparented | Grew | Copied | Uncopied | Evicted | Preempted
+    | SwapStarted | SwapEnded | Released | Ended
 )  # fmt: skip
 
 

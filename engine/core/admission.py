@@ -87,8 +87,9 @@ class Admission:
             refused, had, reserved = self._refused
             if refused == request_id and free <= had and reserve >= reserved:
                 return None
-        running, computed = book.running(), book.computed()
-        self._book.memory.publish_all(running, computed[running])
+        if book.memory.shares_content:
+            running, computed = book.running(), book.computed()
+            book.memory.publish_all(running, computed[running])
         if waiting is None:
             if self._pressure.resume(group, reserve):
                 self._refused = None
@@ -127,8 +128,9 @@ class Admission:
             self.prefix_queries_tokens += request.num_prompt
             self.prefix_hits_tokens += hits * self._book.memory.block_size
         book.record_evictions()
-        blocks = tuple(self._book.memory.blocks_of(row).tolist())
-        book.record(records.Admitted(book.next_step, request.id, row, blocks, hits))
+        if book.keeps_log:
+            blocks = tuple(self._book.memory.blocks_of(row).tolist())
+            book.record(records.Admitted(book.next_step, request.id, row, blocks, hits))
         table.state[row] = State.RUNNING
         book.run(row)
         return row

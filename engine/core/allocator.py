@@ -46,6 +46,16 @@ class Allocator(Protocol):
         ...
 
     @property
+    def cached_blocks(self) -> int:
+        """Frames without an owner whose content is still findable; `free_blocks` counts them too."""
+        ...
+
+    @property
+    def shares_content(self) -> bool:
+        """Whether any row has content, so that it may publish."""
+        ...
+
+    @property
     def keeps_tokens(self) -> bool:
         """Whether any row's content grows with what `accept` is told."""
         ...
@@ -98,8 +108,10 @@ class Allocator(Protocol):
         """Positions that each of `rows` has frames for."""
         ...
 
-    def grow_each(self, rows: I32) -> tuple[I32, int]:
-        """Gives a frame for each entry of `rows`, which may name a row several times, in order; all can be served.
+    def grow_each(self, rows: I32, nth: I32) -> tuple[I32, int]:
+        """Gives a frame for each entry of `rows`, in order; all can be served.
+
+        A row may be named several times: its `nth[i]`-th new frame, from 0, in ascending order.
 
         (frames, how many of the first were free rather than evicted for this).
         """

@@ -71,7 +71,7 @@ class OpenPlan:
     def names(self, row: int) -> bool:
         """Whether the plan computes or samples for `row`."""
         if self._names is None:
-            self._names = frozenset([*self.plan.rows.tolist(), *self.plan.fork_rows.tolist()])
+            self._names = frozenset(self.plan.rows.tolist() + self.plan.fork_rows.tolist())
         return row in self._names
 
 
@@ -97,7 +97,8 @@ class Book:
         self.open: deque[OpenPlan] = deque()
         self.next_step = 0
         self.log: list[records.Record] = []
-        self._keep_log = keep_log
+        self.keeps_log = keep_log
+        """Whether `record` keeps anything: who makes a record asks first where that is work."""
         self._ranked = ranked
         self.shared_tails: set[int] = set()
         """Rows whose last block may be shared with a sibling: the next write looks."""
@@ -132,6 +133,17 @@ class Book:
                 computed[plan.fork_rows] = plan.starts[plan.fork_from]
         return computed
 
+    def computed_of(self, row: int) -> int:
+        """`computed` of one row."""
+        for entry in self.open:
+            if entry.names(row):
+                plan = entry.plan
+                at = np.flatnonzero(plan.rows == row)
+                if len(at):
+                    return int(plan.starts[at[0]]) + plan.steps - 1
+                return int(plan.starts[plan.fork_from[np.flatnonzero(plan.fork_rows == row)[0]]])
+        return int(self.table.scheduled[row])
+
     def known(self, rows: I32, computed: I32) -> I32:
         """Tokens that each of `rows` knows, given what is computed of each row of the table."""
         table, done = self.table, computed[rows]
@@ -147,13 +159,15 @@ class Book:
 
     def record(self, record: records.Record) -> None:
         """Adds to the decision log."""
-        if self._keep_log:
+        if self.keeps_log:
             self.log.append(record)
 
     def record_evictions(self) -> None:
         """Adds what memory evicted for the decision that is recorded next."""
         if self.memory.evicted:
-            self.record(records.Evicted(self.next_step, self.memory.take_evicted()))
+            evicted = self.memory.take_evicted()
+            if self.keeps_log:
+                self.record(records.Evicted(self.next_step, evicted))
 
     # -- running -----------------------------------------------------------------------------------------------
 
@@ -170,12 +184,14 @@ class Book:
         """`row`, which has its frames again, goes on.
 
         A hypothesis leaves its last known token to a step of all of its beam. A row that moved in complete decodes, since
-        it may share its last block with a sibling still: a decode copies it before it writes.
+        it may share its last block with a sibling still: a decode copies it before it writes. Not so a lone row whose prompt
+        lacks its last position yet: that is a prompt chunk, and charged as one.
         """
         table = self.table
         group = self.groups[RequestId(int(table.request[row]))]
         formed = not any(table.state[other] == State.FORMING for other in group.rows)
         complete = moved_in and table.scheduled[row] == table.known[row] - 1
+        complete &= len(group.rows) > 1 or table.known[row] > table.prompt[row]
         table.target[row] = table.known[row] - (formed and (group.request.beam or complete))
         if table.scheduled[row] >= table.target[row]:
             self.start_decoding(row)
@@ -206,12 +222,11 @@ class Book:
         self.membership += 1
         return True
 
-    def finish_decoding(self, rows: I32) -> None:
-        """The last token of each of `rows` is planned."""
-        if len(rows):
-            self.finishing.update(rows.tolist())
-            self.decoding = self.decoding[~np.isin(self.decoding, rows)]
-            self.membership += 1
+    def finish_decoding(self, rows: I32, others: I32) -> None:
+        """The last token of each of `rows` is planned; `others` decode on, by rank."""
+        self.finishing.update(rows.tolist())
+        self.decoding = others
+        self.membership += 1
 
     def form_siblings(self, row: int) -> list[int]:
         """The other sequences of the request of `row`, whose prompt is planned, come into being; their rows."""
@@ -222,6 +237,7 @@ class Book:
         for child in children:
             self.memory.fork(row, child, known)
             table.scheduled[child] = known
+            table.paid[child] = table.prompt[child]
         if children:
             self.shared_tails.update([row, *children])
             self.record(records.Forked(self.next_step, row, tuple(children)))
@@ -233,7 +249,7 @@ class Book:
         request = int(self.table.request[rows[0]])
         self.moves.extend((request, row, parent) for row, parent in zip(rows, parents, strict=True))
         self.shared_tails.update(rows, parents)
-        self.record(records.Moved(step, tuple(rows), tuple(parents)))
+        self.record(records.Reparented(step, tuple(rows), tuple(parents)))
 
     def take_moves(self) -> tuple[I32, I32]:
         """(rows, parents) to carry in a plan, without those of requests that ended since."""
@@ -281,8 +297,9 @@ class Book:
 
     def retire(self, step: int, row: int) -> None:
         """The sequence of running `row` is over: frames come back now, or with the last open plan that names it."""
-        computed = self.computed()
-        self.table.known[row] = self.known(np.array([row], np.int32), computed)[0]
+        done = self.computed_of(row)
+        if done >= self.table.known[row]:
+            self.table.known[row] = done + 1
         self.stop_running(row)
         self.table.state[row] = State.ENDED
         if not self.named(row):

@@ -10,6 +10,11 @@ from engine.core.policy import Shares
 from engine.core.pressure import Pressure
 from engine.core.rows import State
 
+_NO_REASONS: I8 = np.zeros(0, np.int8)
+
+
+_FOUND_OUTSIDE = (Finish.NONE, Finish.STOP, Finish.FAILED)
+
 
 class Commits:
     """What `Scheduler.commit` does, over the book and its memory."""
@@ -20,22 +25,30 @@ class Commits:
         self._pressure = pressure
         self._shares = shares
 
-    def commit(self, plan: Plan, results: Results | StepFailed) -> Outcome:
-        """Takes in what the oldest open plan computed.
-
-        Raises:
-            ValueError: `plan` is not the oldest open plan, or `results` are not for its sampling rows.
-        """
+    def check(self, plan: Plan, results: Results | StepFailed) -> None:
+        """Raises `ValueError` unless `plan` is the oldest open plan and `results` are of its sampling rows."""
         book = self._book
         if not book.open or plan is not book.open[0].plan:
             raise ValueError("plans commit in the order in which they were made")
-        sampling = plan.sampling
-        if isinstance(results, Results) and not (
-            results.rows is sampling or np.array_equal(results.rows, sampling)
-        ):
+        if isinstance(results, StepFailed):
+            return
+        sampling, stops = plan.sampling, results.stops
+        if not (results.rows is sampling or np.array_equal(results.rows, sampling)):
             raise ValueError("results must name the plan's sampling rows in plan order")
-        if isinstance(results, Results) and results.parents is not None:
+        shape = sampling.shape if plan.steps == 1 else (plan.steps, len(sampling))
+        if results.tokens.shape != shape or stops.shape != sampling.shape:
+            raise ValueError(f"tokens must have shape {shape} and stops {sampling.shape}")
+        if stops.any():
+            if plan.steps > 1:
+                raise ValueError("nothing stops in a leap")
+            if not np.isin(stops, _FOUND_OUTSIDE).all():
+                raise ValueError("stops may be NONE, STOP or FAILED; the core finds the others")
+        if results.parents is not None:
             _check_parents(book, sampling, results.parents)
+
+    def commit(self, plan: Plan, results: Results | StepFailed) -> Outcome:
+        """Takes in what the oldest open plan computed; `check` has passed."""
+        book, sampling = self._book, plan.sampling
         entry = book.open.popleft()
         if len(plan.copy_sources):
             self._book.memory.copied(plan.copy_sources.tolist())
@@ -52,6 +65,9 @@ class Commits:
         plan, book, tokens = entry.plan, self._book, results.tokens
         if plan.steps > 1:
             return self._accept_leap(entry, tokens)
+        plain = not (entry.gone or len(plan.fork_rows) or book.memory.keeps_tokens)
+        if plain and results.parents is None and not results.stops.any():
+            return self._accept_all(entry, sampling, tokens)
         rows, stops, positions = sampling, results.stops, plan.sampled_positions
         if entry.gone:
             heard = _others(rows, entry.gone)
@@ -68,6 +84,7 @@ class Commits:
         ended, reasons = NO_ROWS, stops[:0]
         if stops.any() or len(entry.finishing):
             good = stops != Finish.FAILED
+            self._refund(rows[~good])
             full = np.isin(rows, entry.finishing)
             reasons = np.where(full & (stops == 0), Finish.LENGTH, stops).astype(np.int8)
             ends = reasons != Finish.NONE
@@ -92,14 +109,25 @@ class Commits:
         for moves in beams.values():
             self._book.move(step, [row for row, _ in moves], [parent for _, parent in moves])
 
+    def _accept_all(self, entry: OpenPlan, rows: I32, tokens: I32) -> Outcome:
+        """Takes in a step that every row wanted, where nobody keeps tokens: rows that are full end, the others go on."""
+        plan = entry.plan
+        if rows is plan.rows:
+            requests, counts = plan.requests, plan.counts
+        else:
+            requests, counts = self._book.table.request[rows], np.ones(len(rows), np.int32)
+        ended, reasons = entry.finishing, _NO_REASONS
+        if len(ended):
+            reasons = np.full(len(ended), Finish.LENGTH, np.int8)
+        return self._outcome(plan, rows, requests, tokens, counts, ended, reasons)
+
     def _accept_leap(self, entry: OpenPlan, tokens: I32) -> Outcome:
         """Takes in a leap: of rows that are gone since, all tokens but the last."""
         plan = entry.plan
         heard = _others(plan.rows, entry.gone)
         self._refund(plan.rows[~heard])
         counts = np.where(heard, plan.steps, plan.steps - 1).astype(np.int32)
-        nothing = np.zeros(0, np.int8)
-        return self._outcome(plan, plan.rows, plan.requests, tokens, counts, NO_ROWS, nothing)
+        return self._outcome(plan, plan.rows, plan.requests, tokens, counts, NO_ROWS, _NO_REASONS)
 
     def _fail(self, entry: OpenPlan) -> Outcome:
         """Ends every request that the plan names and that still runs. What it computed, for whomever, is not to be trusted."""
@@ -111,7 +139,7 @@ class Commits:
             group = book.groups.get(RequestId(request_id))
             if group is not None and group.status is Status.RUNNING:
                 ended.extend(r for r in group.rows if book.table.state[r] == State.RUNNING)
-        self._refund(np.array([r for r in plan.sampling.tolist() if r in entry.gone], np.int32))
+        self._refund(plan.sampling)
         reasons = np.full(len(ended), Finish.FAILED, np.int8)
         nothing = np.zeros(0, np.int64)
         return self._outcome(

@@ -51,18 +51,21 @@ def extend(book: Book, plan: Plan, steps: int) -> Plan:
     table, memory = book.table, book.memory
     rows = plan.rows
     room = memory.room_of(rows) - plan.starts
-    ahead, which = _crossings(room, memory.block_size, steps)
+    ahead, which, nth = _crossings(room, memory.block_size, steps)
     if len(ahead):
-        blocks, num_fresh = memory.grow_each(rows[which])
-        _record(book, ahead, rows[which], blocks, num_fresh)
+        grown = rows[which]
+        blocks, num_fresh = memory.grow_each(grown, nth)
+        if book.keeps_log:
+            _record(book, ahead, grown, blocks, num_fresh)
+        memory.take_evicted()
     table.scheduled[rows] = plan.starts + steps
     delta_rows, delta_cols, delta_blocks = memory.take_deltas()
+    if len(plan.delta_rows):
+        delta_rows = np.concatenate([plan.delta_rows, delta_rows])
+        delta_cols = np.concatenate([plan.delta_cols, delta_cols])
+        delta_blocks = np.concatenate([plan.delta_blocks, delta_blocks])
     longer = msgspec.structs.replace(
-        plan,
-        steps=steps,
-        delta_rows=np.concatenate([plan.delta_rows, delta_rows]),
-        delta_cols=np.concatenate([plan.delta_cols, delta_cols]),
-        delta_blocks=np.concatenate([plan.delta_blocks, delta_blocks]),
+        plan, steps=steps, delta_rows=delta_rows, delta_cols=delta_cols, delta_blocks=delta_blocks
     )
     book.open[-1].plan = longer
     book.next_step += steps - 1
@@ -84,21 +87,20 @@ def _fitting(room: I32, block_size: int, free: int, steps: int) -> int:
     return low
 
 
-def _crossings(room: I32, block_size: int, steps: int) -> tuple[I32, I32]:
-    """(steps ahead, index of the row) of each block that is begun, in the order in which single steps would."""
+def _crossings(room: I32, block_size: int, steps: int) -> tuple[I32, I32, I32]:
+    """(steps ahead, index of the row, how many the row began before) of each block that is begun, as single steps would."""
     counts = (-((room - steps) // block_size)).clip(min=0)
     which = np.repeat(np.arange(len(room), dtype=np.int32), counts)
-    nth = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+    nth = np.arange(len(which), dtype=np.int32) - np.repeat(np.cumsum(counts) - counts, counts)
     ahead = room[which] + nth * block_size
-    order = np.lexsort((which, ahead))
-    return ahead[order].astype(np.int32), which[order]
+    order = ahead.argsort(kind="stable")
+    return ahead[order], which[order], nth[order]
 
 
 def _record(book: Book, ahead: I32, rows: I32, blocks: I32, num_fresh: int) -> None:
     """The log of the single steps: for each, what was evicted for it and who grew."""
     bounds = [0, *(np.flatnonzero(np.diff(ahead)) + 1).tolist(), len(ahead)]
     row_list, block_list = rows.tolist(), blocks.tolist()
-    book.memory.take_evicted()
     first = book.open[-1].plan.step
     for start, end in pairwise(bounds):
         step = first + int(ahead[start])

@@ -26,7 +26,7 @@ class Forked(Struct, frozen=True, tag="fork"):
     children: tuple[int, ...]
 
 
-class Moved(Struct, frozen=True, tag="move"):
+class Reparented(Struct, frozen=True, tag="reparent"):
     """Beam search: each of `rows` goes on with the blocks that `parents` had, all at once."""
 
     step: int
@@ -119,7 +119,7 @@ class Ended(Struct, frozen=True, tag="end"):
 Record = (
     Admitted
     | Forked
-    | Moved
+    | Reparented
     | Grew
     | Copied
     | Uncopied

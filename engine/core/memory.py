@@ -9,11 +9,12 @@ two tables unless shared through the index or a fork; a frame that is written is
 import numpy as np
 
 from engine.core.allocator import Grant, Move
-from engine.core.arrays import I32
+from engine.core.arrays import I32, I64
 from engine.core.blocks import BlockPool
 from engine.core.config import MemoryConfig
 from engine.core.content import Content, RowContents
 from engine.core.errors import InvariantError
+from engine.core.frames import FrameMap, frame_map
 from engine.core.plan import MemoryReport
 from engine.core.prefix import PrefixIndex
 from engine.core.swap import Layout, SwapSpace
@@ -52,6 +53,16 @@ class BlockManager:
     def free_blocks(self) -> int:
         """Frames that can be handed out now: free, or cached and evictable."""
         return self.pool.available
+
+    @property
+    def cached_blocks(self) -> int:
+        """Frames without an owner whose content is still findable."""
+        return self.pool.cached
+
+    @property
+    def shares_content(self) -> bool:
+        """Whether any row has content, so that it may publish."""
+        return bool(self.contents.salts)
 
     @property
     def keeps_tokens(self) -> bool:
@@ -189,8 +200,8 @@ class BlockManager:
         """Positions that each of `rows` has frames for."""
         return self.tables.counts[rows] * self.block_size
 
-    def grow_each(self, rows: I32) -> tuple[I32, int]:
-        """Gives a frame for each entry of `rows`, which may name a row several times, in order.
+    def grow_each(self, rows: I32, nth: I32) -> tuple[I32, int]:
+        """Gives a frame for each entry of `rows`, in order: the row's `nth[i]`-th new one, ascending.
 
         (frames, how many of the first were free rather than evicted for this).
         """
@@ -198,7 +209,7 @@ class BlockManager:
         blocks = self._take(len(rows))
         if blocks is None:
             raise ValueError("grow_each must be asked for no more than is free")
-        columns = self.tables.append_many(rows, blocks)
+        columns = self.tables.append_many(rows, nth, blocks)
         self._deltas.append((rows, columns, blocks))
         return blocks, min(num_free, len(rows))
 
@@ -411,6 +422,10 @@ class BlockManager:
             )
 
         self.host.check_invariants(list(self._layouts.values()))
+
+    def frames(self, requests: I64, indexes: I32) -> FrameMap:
+        """What lies in each frame; `requests[row]` and `indexes[row]` name the sequence of each row. O(entries)."""
+        return frame_map(self.pool, self.tables, requests, indexes, self.block_size)
 
     def report(
         self, computed: I32, num_running: int, num_waiting: int, num_swapped: int

@@ -115,7 +115,8 @@ class Plan(Struct, frozen=True, eq=False):
         """Rows for which the step samples a token: of `rows` those with `samples`, then `fork_rows`."""
         if self.num_decodes == len(self.rows):
             return self.rows
-        return np.concatenate([self.rows[self.samples], self.fork_rows])
+        rows = self.rows[self.samples]
+        return np.concatenate([rows, self.fork_rows]) if len(self.fork_rows) else rows
 
     @property
     def sampled_positions(self) -> I32:

@@ -77,8 +77,9 @@ class Planner:
             blocks = self._book.memory.grow(short)
             if blocks is not None:
                 book.record_evictions()
-                grew = records.Grew(book.next_step, tuple(short.tolist()), tuple(blocks.tolist()))
-                book.record(grew)
+                if book.keeps_log:
+                    grown = tuple(short.tolist()), tuple(blocks.tolist())
+                    book.record(records.Grew(book.next_step, *grown))
                 return rows, False
         else:
             lacking = self._book.memory.short(rows, table.scheduled[rows] + 1)
@@ -137,8 +138,15 @@ class Planner:
 
     def _take_finishing(self, rows: I32, starts: I32) -> I32:
         """Rows whose last token this step samples: they decode no more."""
-        finishing = rows[starts + 2 >= self._book.table.limit[rows]]
-        self._book.finish_decoding(finishing)
+        book = self._book
+        last = starts + 2 >= book.table.limit[rows]
+        if not last.any():
+            return NO_ROWS
+        finishing = rows[last]
+        others = rows[~last]
+        if rows is not book.decoding:
+            others = book.decoding[~np.isin(book.decoding, finishing)]
+        book.finish_decoding(finishing, others)
         return finishing
 
     def _open_mixed(
@@ -156,7 +164,7 @@ class Planner:
         ends = starts + counts
         samples = ends >= table.known[rows]
         table.scheduled[rows] = ends
-        finishing = [self._take_finishing(decodes, starts[: len(decodes)])]
+        finishing = [self._take_finishing(decodes, starts[: len(decodes)])] if len(decodes) else []
         self._decodes.membership = -1  # Its count of quiet steps is of decode steps only.
         fork_from: list[int] = []
         fork_rows: list[int] = []
@@ -168,11 +176,12 @@ class Planner:
                 fork_rows.extend(children)
                 book.prefilling.remove(row)
                 done = [r for r in (row, *children) if not book.start_decoding(r)]
-                finishing.append(np.array(done, np.int32))
+                if done:
+                    finishing.append(np.array(done, np.int32))
         if self._shares is not None:
             self._charge(self._shares, rows, starts, ends, samples, fork_rows)
         return self._open(
-            np.concatenate(finishing),
+            np.concatenate(finishing) if finishing else NO_ROWS,
             rows=rows,
             requests=table.request[rows],
             starts=starts,
@@ -180,8 +189,8 @@ class Planner:
             samples=samples,
             num_decodes=len(decodes),
             admitted=admitted,
-            fork_from=np.array(fork_from, np.int32),
-            fork_rows=np.array(fork_rows, np.int32),
+            fork_from=np.array(fork_from, np.int32) if fork_from else NO_ENTRIES,
+            fork_rows=np.array(fork_rows, np.int32) if fork_rows else NO_ENTRIES,
         )
 
     def _open(

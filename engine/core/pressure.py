@@ -104,7 +104,7 @@ class Pressure:
         rows = [row for row in group.rows if table.state[row] == State.RUNNING]
         computed = book.computed()
         known = book.known(np.array(rows, np.int32), computed)
-        swap, swap_ns, recompute_ns = self._choose(rows, known)
+        swap, swap_ns, recompute_ns = self._choose(group, rows, known)
         group.swap = swap
         book.record(
             records.Preempted(
@@ -131,14 +131,21 @@ class Pressure:
         self.leave(book.next_step, group)
         return held if group.status is Status.MOVING_OUT else 0
 
-    def _choose(self, rows: list[int], known: I32) -> tuple[bool, int, int]:
-        """(swap?, estimate for swap, estimate for recompute); estimates in ns, 0 where nothing was compared."""
+    def _choose(self, group: Group, rows: list[int], known: I32) -> tuple[bool, int, int]:
+        """(swap?, estimate for swap, estimate for recompute); estimates in ns, 0 where nothing was compared.
+
+        What the sequences share moves once, each way, and is computed once.
+        """
         mode, costs = self._config.preemption, self._config.swap_costs
         if mode != "auto" or costs is None:
             return mode == "swap", 0, 0
-        blocks = sum(self._book.memory.held_by(row) for row in rows)
+        memory = self._book.memory
+        blocks = len(np.unique(np.concatenate([memory.blocks_of(row) for row in rows])))
         swap_ns = round(2e9 * blocks * costs.block_bytes / costs.link_bytes_per_s)
-        recompute_ns = round(1e9 * int(known.sum()) / costs.prefill_tokens_per_s)
+        common = min(group.request.num_prompt, int(known.min()) - 1)
+        shared = common // memory.block_size * memory.block_size
+        again = int(known.sum()) - (len(rows) - 1) * shared
+        recompute_ns = round(1e9 * again / costs.prefill_tokens_per_s)
         return swap_ns < recompute_ns, swap_ns, recompute_ns
 
     def leave(self, step: int, group: Group) -> None:
@@ -239,14 +246,12 @@ class Pressure:
 
     # -- transfers ---------------------------------------------------------------------------------------------
 
-    def transfer_done(self, number: int, *, ok: bool) -> None:
-        """Takes in the end of a transfer; a failed one leaves its group to recompute.
+    def in_flight(self, number: int) -> bool:
+        """Whether transfer `number` has begun and is not over."""
+        return number in self._moving
 
-        Raises:
-            ValueError: no such transfer is in flight.
-        """
-        if number not in self._moving:
-            raise ValueError(f"transfer {number} is not in flight")
+    def transfer_done(self, number: int, *, ok: bool) -> None:
+        """Takes in the end of a transfer that is in flight; a failed one leaves its group to recompute."""
         book, memory = self._book, self._book.memory
         moving = self._moving.pop(number)
         group = moving.group

@@ -22,8 +22,9 @@ from engine.core.checks import check_book
 from engine.core.commits import Commits
 from engine.core.config import CoreConfig
 from engine.core.errors import InvariantError
+from engine.core.frames import FrameMap
 from engine.core.ids import RequestId, TimeNs
-from engine.core.limits import limit_of
+from engine.core.limits import check_request, limit_of
 from engine.core.memory import BlockManager
 from engine.core.plan import (
     Blocked,
@@ -66,6 +67,8 @@ class Scheduler:
         self._deadlines: list[tuple[int, RequestId]] = []
         self._next_arrival = 0
         self._now = TimeNs(0)
+        self._most: tuple[Plan, int] | None = None
+        """The last answer of `most_steps`, until another call changes something."""
 
     @property
     def prefix_queries_tokens(self) -> int:
@@ -118,11 +121,12 @@ class Scheduler:
         """Queues `request`, or says why it can never run; a rejected request leaves no trace.
 
         Raises:
-            ValueError: the id is in use, or time went backwards.
+            ValueError: the id is in use, the request contradicts itself, or time went backwards.
         """
-        self._tick(now)
         if request.id in self._book.groups or request.id in self._queue:
             raise ValueError(f"request {request.id} is already here")
+        check_request(request)
+        self._tick(now)
         limit = limit_of(request, self.config, self.allocator)
         if isinstance(limit, Rejected):
             return limit
@@ -210,9 +214,10 @@ class Scheduler:
         What comes from outside (a submission, an abort, a transfer's end, `next_timer`) ends quiet time, so the driver
         extends by the steps that start before that. O(rows).
         """
-        if self._pressure.num_transfers or not self._admission.is_quiet(self._now):
-            return 1
-        return leap.most_steps(self._book, plan)
+        if self._most is None or self._most[0] is not plan:
+            quiet = not self._pressure.num_transfers and self._admission.is_quiet(self._now)
+            self._most = plan, leap.most_steps(self._book, plan) if quiet else 1
+        return self._most[1]
 
     def extend(self, plan: Plan, steps: int) -> Plan:
         """Leap: makes `plan`, before any other call, run `steps` times, or as often as `most_steps` and memory allow.
@@ -224,14 +229,16 @@ class Scheduler:
             return plan
         longer = leap.extend(self._book, plan, steps)
         self._planner.leapt(longer, longer.steps - 1)
+        self._most = None
         return longer
 
     def commit(self, plan: Plan, results: Results | StepFailed, now: TimeNs) -> Outcome:
         """Takes in what the oldest open plan computed.
 
         Raises:
-            ValueError: `plan` is not the oldest open plan, or `results` are not for its sampling rows.
+            ValueError: `plan` is not the oldest open plan, `results` are not for its sampling rows, or time went backwards.
         """
+        self._commits.check(plan, results)
         self._tick(now)
         return self._commits.commit(plan, results)
 
@@ -245,8 +252,10 @@ class Scheduler:
         """Transfer `number` is over; where it failed its request is computed again.
 
         Raises:
-            ValueError: no such transfer is in flight.
+            ValueError: no such transfer is in flight, or time went backwards.
         """
+        if not self._pressure.in_flight(number):
+            raise ValueError(f"transfer {number} is not in flight")
         self._tick(now)
         self._pressure.transfer_done(number, ok=ok)
 
@@ -262,6 +271,25 @@ class Scheduler:
             book.computed(), book.num_running, len(self._queue) + book.num_off, swapped
         )
 
+    def frames(self) -> FrameMap:
+        """What lies in each frame of paged memory at this moment. O(rows + entries).
+
+        Raises:
+            TypeError: memory is not paged.
+        """
+        if not isinstance(self.allocator, BlockManager):
+            raise TypeError("only paged memory has frames")
+        table = self._book.table
+        return self.allocator.frames(table.request, table.index)
+
+    def statuses(self) -> dict[RequestId, Status]:
+        """Where each request that has been admitted stands; the others that are here wait. O(requests)."""
+        return {request: group.status for request, group in self._book.groups.items()}
+
+    def keep_log(self, *, keep: bool) -> None:
+        """Whether decisions are logged from now on; what they are does not depend on it."""
+        self._book.keeps_log = keep
+
     def check_invariants(self) -> None:
         """Raises `InvariantError` where memory, rows or groups break a stated invariant. O(frames + rows)."""
         check_book(self._book, self._pressure.num_transfers)
@@ -270,3 +298,4 @@ class Scheduler:
         if now < self._now:
             raise ValueError(f"time went backwards, from {self._now} to {now} ns")
         self._now = now
+        self._most = None

@@ -3,13 +3,15 @@
 import torch
 
 from engine.models import compiled
-from engine.models.attention import TorchAttention
+from engine.models.attention import AttentionBackend, TorchAttention
 from engine.models.compiled import CompiledLlama
+from engine.models.compiled_attention import CompiledAttention, pool_shape
 from engine.models.decoder import Decoder
 from engine.models.dtype import default_dtype
 from engine.models.llama import Llama
 from engine.models.rotary import Rotary
 from engine.weights.load import LoadedModel
+from kernels.cpu.team import physical_cores
 
 
 @torch.inference_mode()
@@ -32,8 +34,21 @@ def build_decoder(
         return CompiledLlama(
             model, rotary, num_blocks=num_blocks, block_size=block_size, threads=threads
         )
-    if threads is not None:
-        torch.set_num_threads(threads)
-    dtype = getattr(torch, model.dtype)
-    attention = TorchAttention(model.shape, rotary, num_blocks, block_size, dtype)
-    return Llama(model.shape, model.tensors, attention)
+    torch.set_num_threads(physical_cores() if threads is None else threads)
+    return Llama(
+        model.shape,
+        model.tensors,
+        _attention(model, rotary, num_blocks, block_size, threads),
+    )
+
+
+def _attention(
+    model: LoadedModel, rotary: Rotary, num_blocks: int, block_size: int, threads: int | None
+) -> AttentionBackend:
+    """The compiled backend, or torch's where a size is not one that it is built for."""
+    try:
+        pool = pool_shape(model.shape, num_blocks, block_size, model.dtype)
+    except ValueError:
+        dtype = getattr(torch, model.dtype)
+        return TorchAttention(model.shape, rotary, num_blocks, block_size, dtype)
+    return CompiledAttention(pool, rotary, threads)

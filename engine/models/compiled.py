@@ -12,12 +12,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from engine.models.compiled_attention import pool_shape
 from engine.models.rotary import Rotary
-from engine.models.shape import ModelShape
 from engine.models.step import Step
 from engine.weights.load import LoadedModel
 from kernels.cpu.decoder import Decoder, DecoderShape, Layer, scratch_bytes
-from kernels.cpu.paged import PoolShape
 from kernels.cpu.simd import HAS_VNNI
 from kernels.cpu.team import Team, physical_cores
 
@@ -41,21 +40,10 @@ def refusal(model: LoadedModel, block_size: int) -> str | None:
     if shape.hidden_size % 32 or shape.ffn_size % 32 or shape.vocab_size % 16:
         return "its sizes are not multiples of a vector"
     try:
-        _pool_shape(shape, block_size, 1)
+        pool_shape(shape, 1, block_size)
     except ValueError as error:
         return str(error)
     return None
-
-
-def _pool_shape(shape: ModelShape, block_size: int, num_blocks: int) -> PoolShape:
-    return PoolShape(
-        num_layers=shape.num_layers,
-        num_heads=shape.num_heads,
-        num_kv_heads=shape.num_kv_heads,
-        head_dim=shape.head_size,
-        block_size=block_size,
-        num_blocks=num_blocks,
-    )
 
 
 class CompiledLlama:
@@ -77,7 +65,7 @@ class CompiledLlama:
             hidden_size=s.hidden_size,
             ffn_size=s.ffn_size,
             norm_eps=s.norm_eps,
-            pool=_pool_shape(s, block_size, num_blocks),
+            pool=pool_shape(s, num_blocks, block_size),
         )
 
         def blocks(name: str, size: int) -> NDArray[np.uint8]:
@@ -108,7 +96,7 @@ class CompiledLlama:
             torch.cat((rotary.cos, rotary.sin), dim=1).numpy(),
             self._team,
         )
-        self.frames = self._decoder.frames
+        self.frames: NDArray[np.uint8] = self._decoder.frames
 
     def forward(self, step: Step) -> torch.Tensor:
         """Logits [S, vocabulary] float32 of the step's sampled places, valid until the next call."""

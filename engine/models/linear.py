@@ -24,7 +24,8 @@ class Linear:
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         """`weight`: [out, in] float32 or bfloat16; `bias`: [out] float32."""
-        self._packed = bfloat16_is_fast() if weight.dtype == torch.bfloat16 else onednn_is_there()
+        fast = bfloat16_is_fast() if weight.dtype == torch.bfloat16 else onednn_is_there()
+        self._packed = fast and weight.device.type == "cpu"
         self._weight = (
             torch.ops.mkldnn._reorder_linear_weight(weight, _PACK_FOR_ROWS)
             if self._packed

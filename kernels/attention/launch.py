@@ -1,14 +1,13 @@
 """Runs the traversal on torch tensors: checks shapes, picks dtypes, launches. Knows one call; keeps no state between calls."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 import triton.language as tl
 
 from kernels.attention.merge import merge_kernel
 from kernels.attention.rules import Rule
-from kernels.attention.schedule import Launch
 from kernels.attention.tiles import Tile
 from kernels.attention.traversal import attend_kernel
 from kernels.layout import BLOCK_SIZES, E4M3, KVCache, check_cache
@@ -90,13 +89,50 @@ def merge_constants(tile: Tile, group: int, head_dim: int, splits: int) -> dict[
     }
 
 
+class Placed(NamedTuple):
+    """A launch on the device: its index arrays, and room for the shares' results, which serves one layer after another."""
+
+    tile: Tile
+    tokens: int
+    """Most queries of one tile."""
+    splits: int
+    tile_seqs: torch.Tensor
+    """int32 [tiles], -1 for none."""
+    tile_tokens: torch.Tensor
+    """int32 [tiles]."""
+    share: torch.Tensor
+    """int32 [1]."""
+    partial: torch.Tensor
+    """fp32 [tiles, kv_heads, splits, M, head_dim] where keys are split; else anything."""
+    lse: torch.Tensor
+    """fp32 [tiles, kv_heads, splits, M] where keys are split; else anything."""
+
+
+def place(
+    tile: Tile,
+    tokens: int,
+    splits: int,
+    tile_seqs: torch.Tensor,
+    tile_tokens: torch.Tensor,
+    share: torch.Tensor,
+    *,
+    kv_heads: int,
+    head_dim: int,
+) -> Placed:
+    """A launch whose index arrays are on the device already; makes room for its shares there."""
+    shares = (len(tile_seqs), kv_heads, splits, tile.m) if splits > 1 else (1,)
+    lse = torch.empty(shares, dtype=torch.float32, device=tile_seqs.device)
+    partial = lse.new_empty((*shares, head_dim)) if splits > 1 else lse
+    return Placed(tile, tokens, splits, tile_seqs, tile_tokens, share, partial, lse)
+
+
 def attend(
     out: torch.Tensor,
     q: torch.Tensor,
     kv: KVCache,
     table: torch.Tensor,
     batch: Batch,
-    launches: tuple[Launch, ...],
+    launches: Sequence[Placed],
     rule: Rule,
     scale: float,
     *,
@@ -111,7 +147,7 @@ def attend(
         kv: this layer's cache; where not paged, block i is the whole of row i.
         table: int32 [rows, max_blocks]; entries that cover no key are not read.
         batch: where the sequences lie.
-        launches: from `schedule`, for the same lengths.
+        launches: of `schedule`, for the same lengths, placed on the device.
         rule: who sees whom.
         scale: factor of the products, usually head_dim ** -0.5.
         paged: False for the contiguous build.
@@ -138,29 +174,24 @@ def attend(
     form = kv_form(kv.k.dtype, capability)
     k, v = (kv.k.view(torch.uint8), kv.v.view(torch.uint8)) if form == "bytes" else (kv.k, kv.v)
     for launch in launches:
-        tile, splits = launch.tile, launch.splits
-        if group > tile.m:
-            raise ValueError(f"{group} query heads a KV head do not fit a tile of {tile.m} rows")
-        target, lse = out, out
-        if splits > 1:
-            shares = (len(launch.tile_seqs), kv_heads, splits, tile.m)
-            lse = q.new_empty(shares, dtype=torch.float32)
-            target = q.new_empty((*shares, head_dim), dtype=torch.float32)
-        index = torch.from_numpy(np.stack([launch.tile_seqs, launch.tile_tokens])).to(q.device)
-        share = torch.tensor([launch.share], dtype=torch.int32, device=q.device)
-        attend_kernel[(len(launch.tile_seqs), kv_heads, splits)](
-            target, lse, q, k, v,
-            kv.k_scale if kv.k_scale is not None else lse,
-            kv.v_scale if kv.v_scale is not None else lse,
-            table, index[0], index[1], batch.rows, batch.q_starts, batch.kv_lens, share,
+        split = launch.splits > 1
+        if group > launch.tile.m:
+            raise ValueError(
+                f"{group} query heads a KV head do not fit a tile of {launch.tile.m} rows"
+            )
+        attend_kernel[(len(launch.tile_seqs), kv_heads, launch.splits)](
+            launch.partial if split else out, launch.lse, q, k, v,
+            launch.lse if kv.k_scale is None else kv.k_scale,
+            launch.lse if kv.v_scale is None else kv.v_scale,
+            table, launch.tile_seqs, launch.tile_tokens, batch.rows, batch.q_starts, batch.kv_lens, launch.share,
             rule.args, scale, q.stride(0), out.stride(0), kv.k.stride(0), table.stride(0),
             **constants(
-                rule, tile, group=group, head_dim=head_dim, block_size=block_size, dtype=q.dtype,
-                form=form, split=splits > 1, paged=paged,
+                rule, launch.tile, group=group, head_dim=head_dim, block_size=block_size, dtype=q.dtype,
+                form=form, split=split, paged=paged,
             ),
         )  # fmt: skip
-        if splits > 1:
-            merge_kernel[(len(launch.tile_seqs), kv_heads, tile.m // group * group)](
-                out, target, lse, index[0], index[1], batch.q_starts, out.stride(0), splits,
-                **merge_constants(tile, group, head_dim, splits),
+        if split:
+            merge_kernel[(len(launch.tile_seqs), kv_heads, launch.tokens * group)](
+                out, launch.partial, launch.lse, launch.tile_seqs, launch.tile_tokens, batch.q_starts, out.stride(0), launch.splits,
+                **merge_constants(launch.tile, group, head_dim, launch.splits),
             )  # fmt: skip

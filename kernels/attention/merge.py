@@ -6,7 +6,7 @@ import triton.language as tl
 from kernels.attention.traversal import LOG2E
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["splits"])
 def merge_kernel(
     out_ptr,  # [num_tokens, heads, HEAD_DIM], heads and HEAD_DIM contiguous
     partial_ptr,  # fp32 [tiles, kv_heads, splits, M, HEAD_DIM]

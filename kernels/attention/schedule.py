@@ -17,6 +17,7 @@ PROGRAMS_PER_SM = 4
 MIN_SHARE_KEYS = 256
 """A share reads at least this many keys, or its start and the merge cost more than it saves."""
 MAX_SPLITS = 64
+MIN_FIXED_SPLITS = 8
 
 I32 = NDArray[np.int32]
 
@@ -29,6 +30,8 @@ class Launch(NamedTuple):
     """[tiles] sequence of each tile of queries."""
     tile_tokens: I32
     """[tiles] its first query, counted within the sequence."""
+    tokens: int
+    """Most queries of one tile."""
     splits: int
     share: int
 
@@ -41,16 +44,31 @@ def query_tiles(seqs: I32, q_lens: I32, tokens: int) -> tuple[I32, I32]:
     return seqs[owner].astype(np.int32), (index * tokens).astype(np.int32)
 
 
+def even_share(
+    key_tiles: NDArray[np.int64], kv_heads: int, num_sms: int, n: int, max_splits: int
+) -> int:
+    """Tiles of keys that one program reads so that all multiprocessors are busy alike, for tiles of queries that see `key_tiles` each."""
+    even = -(-int(key_tiles.sum()) * kv_heads // (num_sms * PROGRAMS_PER_SM))
+    return max(even, -(-MIN_SHARE_KEYS // n), -(-int(key_tiles.max(initial=0)) // max_splits), 1)
+
+
 def split_keys(
     key_tiles: NDArray[np.int64], kv_heads: int, num_sms: int, n: int
 ) -> tuple[int, int]:
     """(splits, share) for tiles of queries that see `key_tiles` tiles of keys each."""
     longest = int(key_tiles.max(initial=0))
-    even = -(-int(key_tiles.sum()) * kv_heads // (num_sms * PROGRAMS_PER_SM))
-    share = max(even, -(-MIN_SHARE_KEYS // n), -(-longest // MAX_SPLITS), 1)
+    share = even_share(key_tiles, kv_heads, num_sms, n, MAX_SPLITS)
     if 2 * longest <= 3 * share:
         return 1, max(longest, 1)
     return -(-longest // share), share
+
+
+def fixed_splits(tiles: int, kv_heads: int, num_sms: int) -> int:
+    """Splits for a launch that must serve any lengths, as a captured graph does: enough to fill the device with `tiles` of queries,
+    and enough that one long sequence among many short ones is spread.
+    """
+    filling = -(-num_sms * PROGRAMS_PER_SM // (tiles * kv_heads))
+    return min(max(filling, MIN_FIXED_SPLITS), MAX_SPLITS)
 
 
 def schedule(
@@ -88,5 +106,6 @@ def schedule(
         if reach is not None:
             keys = np.minimum(keys, reach + tokens)
         splits, share = split_keys(-(-keys // tile.n), kv_heads, num_sms, tile.n)
-        launches.append(Launch(tile, tile_seqs, tile_tokens, splits, share))
+        most = min(tokens, int(q_lens[seqs].max()))
+        launches.append(Launch(tile, tile_seqs, tile_tokens, most, splits, share))
     return tuple(launches)

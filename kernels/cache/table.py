@@ -10,7 +10,7 @@ ENTRIES = 128
 """Entries of one program."""
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["num"])
 def delta_kernel(
     table_ptr,  # int32 [rows, max_blocks]
     delta_ptr,  # int32 [3, num]: rows, columns, blocks

@@ -95,12 +95,13 @@ class Space(NamedTuple):
     scores: int
     weights: int
     fresh: int
-    """The tile's partial result."""
-    fresh_state: int
-    """(maximum, sum) of each row."""
+    """The tile's partial result, a row of values for each query row, and the maximum and sum of each."""
+    fresh_peaks: int
+    fresh_sums: int
     running: int
     """The merged result of the tiles so far."""
-    state: int
+    peaks: int
+    sums: int
 
 
 def chunk_tokens(group: int) -> int:
@@ -110,13 +111,19 @@ def chunk_tokens(group: int) -> int:
 
 def scratch_bytes(group: int, head_dim: int) -> int:
     """What one thread needs; see `Space`."""
-    rows = max(QUERY_ROWS, group) + 8
+    rows = _most_rows.py_func(group)
     return 3 * 8 * (SUBTILES + 8) + 32 * head_dim + rows * (8 * SPAN + 8 * head_dim + 16)
 
 
 def partial_bytes(group: int, head_dim: int) -> int:
     """Bytes of the partial result of one tile, one KV head."""
     return 4 * group * (head_dim + 2)
+
+
+@numba.njit(nogil=True)
+def _most_rows(group):
+    """Rows that scratch has room for: those of an item, and spare ones to fill register tiles and vectors."""
+    return (max(QUERY_ROWS, group) + 31) & -16
 
 
 @numba.njit(nogil=True)
@@ -142,14 +149,14 @@ def _shape(header):
 
 @numba.njit(nogil=True)
 def _space(scratch, group, head_dim):
-    rows = max(QUERY_ROWS, group) + 8
-    masked = scratch + 3 * 8 * (SUBTILES + 8)
+    rows = _most_rows(group)
+    step = 8 * (SUBTILES + 8)
+    masked = scratch + 3 * step
     scores = masked + 32 * head_dim
     weights = scores + rows * 4 * SPAN
     fresh = weights + rows * 4 * SPAN
     running = fresh + rows * 4 * head_dim
     state = running + rows * 4 * head_dim
-    step = 8 * (SUBTILES + 8)
     return Space(
         scratch,
         scratch + step,
@@ -158,9 +165,11 @@ def _space(scratch, group, head_dim):
         scores,
         weights,
         fresh,
-        state + 8 * rows,
-        running,
         state,
+        state + 4 * rows,
+        running,
+        state + 8 * rows,
+        state + 12 * rows,
     )
 
 
@@ -200,7 +209,9 @@ def _weigh(kind, scores, limit, vectors, weights):
     """Softmax of one row over a tile: writes exp(score - max) of keys before `limit`, 0 of the others; (maximum, sum)."""
     top = splatf(NOTHING)
     bound = simd.splati(limit)
-    for v in range(vectors):
+    for v in range(limit >> 4):
+        top = simd.maximum(loadf(scores + 64 * v), top)
+    for v in range(limit >> 4, vectors):
         index = simd.iadd(simd.iota(), simd.splati(16 * v))
         s = simd.where_less(index, bound, loadf(scores + 64 * v), splatf(np.float32(-np.inf)))
         storef(scores + 64 * v, s)
@@ -212,26 +223,45 @@ def _weigh(kind, scores, limit, vectors, weights):
         p = exp(simd.sub(loadf(scores + 64 * v), shift))
         sums = add(sums, p)
         if kind == 0:
-            simd.store_words(weights + 32 * v, simd.to_bf16(p))
+            simd.store_bf16(weights + 32 * v, p)
         else:
             storef(weights + 64 * v, p)
     return peak, simd.total(sums)
 
 
 @numba.njit(nogil=True)
-def _exp(x):
-    return simd.largest(exp(splatf(x)))
+def _merge(values, peak, weight, tile_values, tile_peak, tile_weight, head_dim):
+    """Merges one row's partial result of a tile into a running one, in place; the new (maximum, sum).
+
+    Source: Milakov and Gimelshein 2018, section 3.1.
+    """
+    a, b = splatf(peak), splatf(tile_peak)
+    top = simd.maximum(a, b)
+    keep, join = exp(simd.sub(a, top)), exp(simd.sub(b, top))
+    for i in range(0, 4 * head_dim, 64):
+        storef(values + i, fma(loadf(tile_values + i), join, mul(loadf(values + i), keep)))
+    total = add(mul(splatf(weight), keep), mul(splatf(tile_weight), join))
+    return simd.first(top), simd.first(total)
 
 
 @numba.njit(nogil=True)
-def _merge(peak, weight, values, tile_peak, tile_weight, tile_values, head_dim):
-    """Merges a tile's partial result into a running one, in place; the new (maximum, sum). Source: Milakov and Gimelshein 2018."""
-    top = max(peak, tile_peak)
-    keep, join = _exp(peak - top), _exp(tile_peak - top)
-    a, b = splatf(keep), splatf(join)
-    for i in range(0, 4 * head_dim, 64):
-        storef(values + i, fma(loadf(tile_values + i), b, mul(loadf(values + i), a)))
-    return top, weight * keep + tile_weight * join
+def _merge_rows(space, rows, result_bytes):
+    """`_merge` of all rows, with their maxima and sums 16 at a time: the same operations, so the same bits."""
+    for r in range(0, 4 * rows, 64):
+        a, b = loadf(space.peaks + r), loadf(space.fresh_peaks + r)
+        top = simd.maximum(a, b)
+        keep, join = exp(simd.sub(a, top)), exp(simd.sub(b, top))
+        total = add(mul(loadf(space.sums + r), keep), mul(loadf(space.fresh_sums + r), join))
+        storef(space.peaks + r, top)
+        storef(space.sums + r, total)
+        storef(space.fresh_peaks + r, keep)
+        storef(space.fresh_sums + r, join)
+    for r in range(rows):
+        keep, join = simd.bcastf(space.fresh_peaks + 4 * r), simd.bcastf(space.fresh_sums + 4 * r)
+        base = r * result_bytes
+        for i in range(base, base + result_bytes, 64):
+            merged = fma(loadf(space.fresh + i), join, mul(loadf(space.running + i), keep))
+            storef(space.running + i, merged)
 
 
 @numba.njit(nogil=True)
@@ -255,8 +285,8 @@ def _take_rows(left):
 
 
 @numba.njit(nogil=True)
-def _attend_tile(shape, space, count, query, rows, position, context, tile, out, out_state):
-    """Partial results of packed query rows, of which the first is at `position`, over the listed tile, to `out`, `out_state`."""
+def _attend_tile(shape, space, count, query, rows, position, context, tile):
+    """Partial results of packed query rows, of which the first is at `position`, over the listed tile, to `space.fresh`."""
     base = tile * SPAN
     for j in range(count):
         store_i64(space.values + 8 * j, word(space.keys, j) + shape.value_bytes)
@@ -289,8 +319,8 @@ def _attend_tile(shape, space, count, query, rows, position, context, tile, out,
             vectors,
             space.weights + r * shape.weight_bytes,
         )
-        store_f32(out_state + 8 * r, peak)
-        store_f32(out_state + 8 * r + 4, weight)
+        store_f32(space.fresh_peaks + 4 * r, peak)
+        store_f32(space.fresh_sums + 4 * r, weight)
     valid = (context - base) & 7
     if valid and count == (min(context - base, SPAN) + 7) >> 3 and context - base < SPAN:
         last = space.values + 8 * (count - 1)
@@ -314,9 +344,6 @@ def _attend_tile(shape, space, count, query, rows, position, context, tile, out,
                 shape.result_bytes,
             )
             r += some
-    if out != space.fresh:
-        for i in range(0, rows * shape.result_bytes, 64):
-            storef(out + i, loadf(space.fresh + i))
 
 
 @numba.njit(nogil=True)
@@ -368,47 +395,28 @@ def attend_part(counter, p, scratch):
             count = _list_keys(shape, pool, table, head, only, context, space.keys)
             number = (word(sequence, PARTIAL) + only) * shape.kv_heads + head
             target = partials + number * shape.group * (shape.result_bytes + 8)
+            _attend_tile(shape, space, count, query, rows, position, context, only)
+            for i in range(0, rows * shape.result_bytes, 64):
+                storef(target + i, loadf(space.fresh + i))
             state = target + shape.group * shape.result_bytes
-            _attend_tile(shape, space, count, query, rows, position, context, only, target, state)
+            for r in range(0, 4 * rows, 4):
+                store_f32(state + 2 * r, load_f32(space.fresh_peaks + r))
+                store_f32(state + 2 * r + 4, load_f32(space.fresh_sums + r))
         else:
-            for r in range(rows):
-                store_f32(space.state + 8 * r, NOTHING)
-                store_f32(space.state + 8 * r + 4, np.float32(0.0))
+            for r in range(0, 4 * rows, 64):
+                storef(space.peaks + r, splatf(NOTHING))
+                storef(space.sums + r, splatf(np.float32(0.0)))
             _clear(space.running, rows * shape.result_bytes)
             for tile in range((context + SPAN - 1) // SPAN):
                 count = _list_keys(shape, pool, table, head, tile, context, space.keys)
-                _attend_tile(
-                    shape,
-                    space,
-                    count,
-                    query,
-                    rows,
-                    position,
-                    context,
-                    tile,
-                    space.fresh,
-                    space.fresh_state,
-                )
-                for r in range(rows):
-                    state, fresh = space.state + 8 * r, space.fresh_state + 8 * r
-                    offset = r * shape.result_bytes
-                    peak, weight = _merge(
-                        load_f32(state),
-                        load_f32(state + 4),
-                        space.running + offset,
-                        load_f32(fresh),
-                        load_f32(fresh + 4),
-                        space.fresh + offset,
-                        shape.head_dim,
-                    )
-                    store_f32(state, peak)
-                    store_f32(state + 4, weight)
+                _attend_tile(shape, space, count, query, rows, position, context, tile)
+                _merge_rows(space, rows, shape.result_bytes)
             for r in range(rows):
                 token = r // shape.group
                 place = (head * shape.group + r - token * shape.group) * shape.result_bytes
                 _normalise(
                     space.running + r * shape.result_bytes,
-                    load_f32(space.state + 8 * r + 4),
+                    load_f32(space.sums + 4 * r),
                     shape.head_dim,
                     out + (row + token) * out_stride + place,
                 )
@@ -436,6 +444,6 @@ def finish_row(row, header, sequences, tokens, out, out_stride, partials):
                 state = partial + group * 4 * head_dim + 8 * r
                 values = partial + 4 * head_dim * r
                 peak, weight = _merge(
-                    peak, weight, place, load_f32(state), load_f32(state + 4), values, head_dim
+                    place, peak, weight, values, load_f32(state), load_f32(state + 4), head_dim
                 )
             _normalise(place, weight, head_dim, place)

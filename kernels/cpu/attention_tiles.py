@@ -6,6 +6,7 @@ read soon, since blocks lie scattered and the hardware cannot guess the next.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -41,7 +42,7 @@ def _cases(b: Any, kind: Any, rows: Any, emit: Callable[[bool, int], None]) -> N
     cases: dict[int, Callable[[], None]] = {}
     for base, bf16, sizes in ((0, True, ROWS_BF16), (16, False, ROWS_FP32)):
         for size in sizes:
-            cases[base + size] = lambda bf16=bf16, size=size: emit(bf16, size)  # type: ignore[misc]
+            cases[base + size] = partial(emit, bf16, size)
     switch(b, b.add(b.mul(kind, I64(16)), rows), cases)
 
 

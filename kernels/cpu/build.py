@@ -40,12 +40,13 @@ def entry() -> Callable[[int, int, int, int, int], None]:
     from kernels.cpu.program import SIGNATURE, enter
 
     folder = build_folder()
-    before: Any = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(folder)
+    settings: Any = numba.config
+    before = settings.CACHE_DIR
+    settings.CACHE_DIR = str(folder)
     try:
         compiled = numba.njit(SIGNATURE, nogil=True, cache=True)(enter)
     finally:
-        numba.config.CACHE_DIR = before
+        settings.CACHE_DIR = before
     for old in sorted(folder.parent.iterdir(), key=lambda p: -p.stat().st_mtime)[_KEPT:]:
         shutil.rmtree(old, ignore_errors=True)
     result: Callable[[int, int, int, int, int], None] = compiled

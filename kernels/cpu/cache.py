@@ -15,7 +15,7 @@ import numba
 import numpy as np
 
 from kernels.cpu import simd
-from kernels.cpu.simd import add, fetch_add, load_f32, loadf, mul, storef, sub, to_bf16
+from kernels.cpu.simd import add, fetch_add, load_f32, loadf, mul, store_bf16, storef, sub
 from kernels.cpu.steps import (
     BLOCK_SIZE,
     GROUP,
@@ -72,7 +72,7 @@ def rotate(source, cosines, head_dim, scale, target):
 def narrow(source, count, target):
     """Rounds `count` float32 to bf16."""
     for i in range(0, count, 16):
-        simd.store_words(target + 2 * i, to_bf16(loadf(source + 4 * i)))
+        store_bf16(target + 2 * i, loadf(source + 4 * i))
 
 
 @numba.njit(nogil=True)

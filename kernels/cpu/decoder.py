@@ -108,7 +108,7 @@ class Decoder:
         self._embed = self._place(linear.pack_q8(embed))
         self._head = self._embed if head is None else self._place(linear.pack_q8(head))
         self._attention = PagedAttention(shape.pool, rotary, team)
-        self.frames = self._attention.pool.reshape(shape.pool.num_layers, shape.pool.num_blocks, -1)
+        self.frames = self._attention.frames
         self._sampled = 0
 
     def _place(self, packed: tuple[Bytes, Bytes]) -> tuple[int, int]:
@@ -153,7 +153,7 @@ class Decoder:
                 panel_bytes(self._sampled, s.hidden_size),
             )
         ]
-        hidden, qkv, narrow, wide, last = map(address, self._buffers)
+        hidden, qkv, narrow, wide, last = (address(buffer) for buffer in self._buffers)
         header = address(self._attention.header)
         count, chosen = header + 8 * steps.ROWS, header + 8 * steps.SAMPLED
         epsilon = float_bits(s.norm_eps)

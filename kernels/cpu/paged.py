@@ -5,6 +5,7 @@ no plans.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,7 +73,7 @@ def scratch_bytes(shape: PoolShape) -> int:
     return max(attention.scratch_bytes(shape.group, shape.head_dim), 8 * shape.head_dim)
 
 
-def address(array: NDArray[np.generic]) -> int:
+def address(array: NDArray[Any]) -> int:
     """Where an array's first element lies."""
     return int(array.ctypes.data)
 
@@ -90,6 +91,8 @@ class PagedAttention:
         self._rotary = None if rotary is None else np.ascontiguousarray(rotary, np.float32)
         self.layer_bytes = shape.frame_bytes * shape.num_blocks
         self.pool = allocate(self.layer_bytes * shape.num_layers)
+        self.frames = self.pool.reshape(shape.num_layers, shape.num_blocks, shape.frame_bytes)
+        """[num_layers, num_blocks, bytes], a view of the pool: frame i is `frames[:, i]`."""
         self.header = np.zeros(steps.HEADER_WORDS, np.int64)
         self.header[steps.KIND : steps.BLOCK_SIZE + 1] = (
             shape.kind,
@@ -152,18 +155,13 @@ class PagedAttention:
     def add_layer(self, p: Program, layer: int, qkv: int, panel: int = 0) -> None:
         """Writes K and V of the step, attends: from `qkv`, float32 [tokens, qkv_width], to `attended`, and quantised to `panel`."""
         s = self.shape
-        header, tokens, records, items, queries, partials, out = map(
-            address,
-            (
-                self.header,
-                self.tokens,
-                self._records,
-                self._items,
-                self._queries,
-                self._partials,
-                self.attended,
-            ),
+        header, tokens, records = address(self.header), address(self.tokens), address(self._records)
+        items, queries, partials = (
+            address(self._items),
+            address(self._queries),
+            address(self._partials),
         )
+        out = address(self.attended)
         pool = address(self.pool) + layer * self.layer_bytes
         rotary = 0 if self._rotary is None else address(self._rotary)
         scale = float_bits(s.head_dim**-0.5)

@@ -39,8 +39,8 @@ GENERATION, STOP, GATE, LEFT, JOB, COUNTERS = (LINE * i for i in range(6))
 """Byte offsets in the control block, a cache line each. Counters take two lines an operation: items claimed, items done."""
 JOB_PROGRAM, JOB_LENGTH = 0, 1
 CONTROL_BYTES = COUNTERS + 2 * LINE * MAX_OPERATIONS
-OPEN = 128
-"""GATE is generation * 256, plus OPEN while threads may join the run, plus how many have. LEFT counts those that are through."""
+OPEN = 1 << 15
+"""GATE is generation * 2**16, plus OPEN while threads may join the run, plus how many have. LEFT counts those that are through."""
 
 _FUTEX, _SCHED_YIELD = (98, 124) if platform.machine() == "aarch64" else (202, 24)
 _FUTEX_WAIT, _FUTEX_WAKE = 128, 129
@@ -125,7 +125,7 @@ def _operate(counter, p, scratch):
 def _join(control, generation):
     """Whether this thread now takes part in the run, which then waits for it at its end."""
     gate = load_shared(control + GATE)
-    while gate >> 8 == generation and gate & OPEN:
+    while gate >> 16 == generation and gate & OPEN:
         found = swap_if(control + GATE, gate, gate + 1)
         if found == gate:
             return True
@@ -175,7 +175,7 @@ def _open(control, program, length):
     store_i64(control + JOB + 8 * JOB_PROGRAM, program)
     store_i64(control + JOB + 8 * JOB_LENGTH, length)
     generation = load_shared(control + GENERATION) + 1
-    store_i64(control + GATE, generation * 256 + OPEN)
+    store_i64(control + GATE, (generation << 16) + OPEN)
     fetch_add(control + GENERATION, 1)
     syscall(_FUTEX, control + GENERATION, _FUTEX_WAKE, 1 << 20, 0)
 
@@ -188,7 +188,7 @@ def _sleep(control, seen):
         simd.pause()
         spins += 1
         if spins > _SPINS_BEFORE_SLEEP:
-            syscall(_FUTEX, control + GENERATION, _FUTEX_WAIT, seen & 0x7FFFFFFF, 0)
+            syscall(_FUTEX, control + GENERATION, _FUTEX_WAIT, seen & 0xFFFFFFFF, 0)
     return load_shared(control + GENERATION)
 
 

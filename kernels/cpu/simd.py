@@ -9,7 +9,7 @@ Addresses are int64, offsets are bytes, nothing is aligned and nothing is checke
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import llvmlite.binding as llvm
@@ -24,6 +24,7 @@ VF, VI = ir.VectorType(F32, LANES), ir.VectorType(I32, LANES)
 POINTER = ir.PointerType()
 
 FEATURES = llvm.get_host_cpu_features()
+HAS_AVX512 = bool(FEATURES.get("avx512f", False))
 HAS_VNNI = bool(FEATURES.get("avx512vnni", False))
 HAS_BF16 = bool(FEATURES.get("avx512bf16", False))
 
@@ -128,7 +129,7 @@ def fetch(builder: Any, base: Any) -> None:
     call(builder, "llvm.prefetch.p0", ir.VoidType(), at(builder, base), I32(0), I32(2), I32(1))
 
 
-def switch(builder: Any, selector: Any, cases: dict[int, Callable[[], None]]) -> None:
+def switch(builder: Any, selector: Any, cases: Mapping[int, Callable[[], None]]) -> None:
     """Emits all of `cases`, of which the one that `selector` names runs; another value runs none."""
     done = builder.append_basic_block("done")
     choice = builder.switch(selector, done)
@@ -259,12 +260,6 @@ def store_bytes(b: Any, base: Any, value: Any) -> None:
     _store(b, base, b.trunc(value, ir.VectorType(I8, LANES)))
 
 
-@op(void, address, i_type)
-def store_words(b: Any, base: Any, value: Any) -> None:
-    """The low 16 bits of each lane."""
-    _store(b, base, b.trunc(value, ir.VectorType(I16, LANES)))
-
-
 @op(f_type, f32)
 def splatf(b: Any, value: Any) -> Any:
     """A scalar in every lane."""
@@ -315,7 +310,7 @@ def div(b: Any, x: Any, y: Any) -> Any:
 
 @op(f_type, f_type, f_type)
 def maximum(b: Any, x: Any, y: Any) -> Any:
-    """The larger; not a number where either is not one."""
+    """The larger; `y` where either is not a number."""
     return _larger(b, x, y)
 
 
@@ -355,14 +350,18 @@ def to_int(b: Any, x: Any) -> Any:
     return b.fptosi(call(b, "llvm.nearbyint.v16f32", VF, x), VI)
 
 
-@op(i_type, f_type)
-def to_bf16(b: Any, x: Any) -> Any:
-    """bf16 bits in the low half of each lane, ties to even; not-a-number stays one (its quiet bit is set)."""
-    bits = b.bitcast(x, VI)
+@op(void, address, f_type)
+def store_bf16(b: Any, base: Any, value: Any) -> None:
+    """16 bf16, ties to even; not-a-number stays one. Numbers below 2**-126 become 0 where the host converts by itself."""
+    half = ir.VectorType(I16, LANES)
+    if HAS_BF16:
+        _store(b, base, call(b, "llvm.x86.avx512bf16.cvtneps2bf16.512", half, value))
+        return
+    bits = b.bitcast(value, VI)
     odd = b.and_(b.lshr(bits, constant(VI, 16)), constant(VI, 1))
     rounded = b.lshr(b.add(b.add(bits, constant(VI, 0x7FFF)), odd), constant(VI, 16))
     quiet = b.or_(b.lshr(bits, constant(VI, 16)), constant(VI, 0x40))
-    return b.select(b.fcmp_unordered("uno", x, x), quiet, rounded)
+    _store(b, base, b.trunc(b.select(b.fcmp_unordered("uno", value, value), quiet, rounded), half))
 
 
 @op(f32, f_type)
@@ -387,17 +386,18 @@ def itotal(b: Any, x: Any) -> Any:
 
 @op(f32, f_type)
 def largest(b: Any, x: Any) -> Any:
-    """The largest lane; not a number where any is not one."""
+    """The largest lane that is a number."""
     return _fold(b, x, lambda p, q: _larger(b, p, q))
 
 
+@op(f32, f_type)
+def first(b: Any, x: Any) -> Any:
+    """Lane 0."""
+    return b.extract_element(x, I32(0))
+
+
 def _larger(b: Any, x: Any, y: Any) -> Any:
-    name = (
-        f"llvm.maximum.v{x.type.count}f32"
-        if isinstance(x.type, ir.VectorType)
-        else "llvm.maximum.f32"
-    )
-    return call(b, name, x.type, x, y)
+    return b.select(b.fcmp_ordered(">", x, y), x, y)
 
 
 def _fold(b: Any, x: Any, combine: Callable[[Any, Any], Any]) -> Any:
@@ -414,22 +414,27 @@ def _fold(b: Any, x: Any, combine: Callable[[Any, Any], Any]) -> Any:
 
 @op(f_type, f_type)
 def exp(b: Any, x: Any) -> Any:
-    """E to the x, within 2 ulp for -87 <= x <= 88; exactly 0 below (a masked score of -inf weighs nothing), e to the 88 above.
+    """Exponential, within 2 ulp for -87 <= x <= 88, that of 88 above; exactly 0 below -104 (a masked -inf weighs nothing).
 
     Cody-Waite reduction by ln 2 in two parts, then Taylor to degree 7 on [-ln2/2, ln2/2], where the remainder r**8/40320 is
     under 6e-9. Not-a-number comes through.
     """
-    x = b.select(b.fcmp_ordered(">", x, constant(VF, 88.0)), constant(VF, 88.0), x)
+    for sign, limit in ((">", 88.0), ("<", -110.0)):
+        bound = constant(VF, limit)
+        x = b.select(b.fcmp_ordered(sign, x, bound), bound, x)
     n = call(b, "llvm.nearbyint.v16f32", VF, b.fmul(x, constant(VF, 1.4426950408889634)))
     r = multiply_add(b, n, constant(VF, -0.693359375), x)
     r = multiply_add(b, n, constant(VF, 2.12194440054690583e-4), r)
     y = constant(VF, 1 / 5040)
     for coefficient in (1 / 720, 1 / 120, 1 / 24, 1 / 6, 0.5, 1.0, 1.0):
         y = multiply_add(b, y, r, constant(VF, coefficient))
-    tiny = b.fcmp_ordered("<", x, constant(VF, -87.0))
-    safe = b.select(tiny, constant(VF, 0.0), n)
-    power = b.shl(b.add(b.fptosi(safe, VI), constant(VI, 127)), constant(VI, 23))
-    return b.select(tiny, constant(VF, 0.0), b.fmul(y, b.bitcast(power, VF)))
+    if HAS_AVX512:
+        zeros, all_lanes, nearest = constant(VF, 0.0), ir.Constant(I16, -1), I32(4)
+        return call(b, "llvm.x86.avx512.mask.scalef.ps.512", VF, y, n, zeros, all_lanes, nearest)
+    whole = b.fptosi(n, VI)
+    for part in (b.ashr(whole, constant(VI, 1)), b.sub(whole, b.ashr(whole, constant(VI, 1)))):
+        y = b.fmul(y, b.bitcast(b.shl(b.add(part, constant(VI, 127)), constant(VI, 23)), VF))
+    return y
 
 
 @op(int64, address, int64)

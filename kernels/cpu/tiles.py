@@ -13,6 +13,7 @@ tile changes nothing in it. So a row's results are the same bits in every batch.
 Traffic of a tile: each weight byte is read once per 8 rows; at one row that is 320 (Q4) or 544 (Q8) bytes for 512 products.
 """
 
+from functools import partial
 from typing import Any
 
 from llvmlite import ir
@@ -95,9 +96,8 @@ def product(
 
     `weights` and `extra` are a tile's, `records` a panel's first record.
     """
-    operands = (weights, extra, records, groups, out)
     cases = {
-        16 * kind + size: (lambda kind=kind, size=size: _emit(b, kind, size, *operands))
+        16 * kind + size: partial(_emit, b, kind, size, weights, extra, records, groups, out)
         for kind in (4, 8)
         for size in (1, 2, 4, 8)
     }

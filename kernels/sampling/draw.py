@@ -1,11 +1,11 @@
-"""Draws one token a row on the device, as the CPU sampler does. Knows logits, parameters and positions; knows no sequences.
+"""Draws one token a row on the device, as the CPU sampler does. Knows logits, parameters and counters; knows no sequences.
 
-A draw is a function of the row's logits, parameters, seed and position: no generator advances, so neighbours, batch order,
+A draw is a function of the row's logits, parameters, seed and counter: no generator advances, so neighbours, batch order,
 chunking and preemption cannot change it. Order of what is done to a row's logits:
 
- 1. `bias` is added.
- 2. repetition penalty: logits of tokens in the prompt or the output are divided by it where positive, multiplied where not.
- 3. frequency and presence penalties: for tokens in the output, frequency times their count and once presence are subtracted.
+ 1. repetition penalty: logits of tokens in the prompt or the output are divided by it where positive, multiplied where not.
+ 2. presence and frequency penalties: for tokens in the output, presence once and frequency times their count are subtracted.
+ 3. `bias` is added. A bias of -1e30 forbids a token.
  4. Temperature 0, or top-k of 1: the lowest id of the largest logits. Otherwise logits are divided by the temperature.
  5. top-k keeps the k largest; top-p keeps the smallest set of the most probable of these whose probability, among these,
     reaches p. Both keep whole ties.
@@ -13,7 +13,7 @@ chunking and preemption cannot change it. Order of what is done to a row's logit
  7. The token is where one uniform number falls in the kept probabilities, in order of token id.
 
 Probabilities and their sums are float64, so that this and another order of the same sums differ in the sixteenth place. The
-uniform number is 53 bits of Philox 4x32-10 with the seed as key and the position as counter (`kernels/sampling/philox.py`).
+uniform number is 53 bits of Philox 4x32-10 with the seed as its key (`kernels/sampling/philox.py`).
 Log-probabilities are those of the model's own logits, before step 1.
 """
 
@@ -36,8 +36,9 @@ PROMPT = tl.constexpr(1 << 30)
 class SamplingColumns(NamedTuple):
     """Parameters of n rows on the device, one tensor a column.
 
-    temperature, top_p, min_p, repetition, presence, frequency: fp32 [n] (off: 1 or 0 for the sums); top_k: int32 [n], 0 is off;
-    seed: int64 [n], the bits of an unsigned number; position: int64 [n], where each token will stand in its sequence;
+    temperature, top_p, min_p, repetition: fp32 [n] and presence, frequency: fp64 [n] (off: 1, 1, 0, 1, 0, 0); top_k: int32 [n], 0 is off;
+    seed: int64 [n], the bits of an unsigned number; counter: int64 [n], in its lower 32 bits where the token will stand in its sequence, in the
+    upper ones which sequence of its request that is;
     count_row: int32 [n], the row of `counts` that penalties read, -1 for none; counts: int32 [rows, vocab], occurrences in the
     output, plus 2^30 where the prompt holds the token; bias_start: int32 [n + 1], bias_token: int32, bias_value: fp32: row i adds
     entries bias_start[i] to bias_start[i + 1].
@@ -48,7 +49,7 @@ class SamplingColumns(NamedTuple):
     top_p: torch.Tensor
     min_p: torch.Tensor
     seed: torch.Tensor
-    position: torch.Tensor
+    counter: torch.Tensor
     repetition: torch.Tensor
     presence: torch.Tensor
     frequency: torch.Tensor
@@ -94,7 +95,7 @@ def adjust_kernel(
 
     Traffic of a row's programs together in bytes, `e` those of a logit; PENALISED is 0 or 1:
 
-        loads: vocab * e + 12 * chunks + 8 * biases * chunks + PENALISED * (4 * vocab + 12 * chunks)
+        loads: vocab * e + 12 * chunks + 8 * biases * chunks + PENALISED * (4 * vocab + 20 * chunks)
         stores: 4 * vocab + 20 * chunks
     """
     row = tl.program_id(0)
@@ -114,8 +115,6 @@ def adjust_kernel(
     tl.store(raw_sum_ptr + place, tl.sum(tl.exp(raw - raw_top), 0))
 
     z = raw
-    for i in range(tl.load(bias_start_ptr + row), tl.load(bias_start_ptr + row + 1)):
-        z += tl.where(token == tl.load(bias_token_ptr + i), tl.load(bias_value_ptr + i), 0.0)
     count_row = tl.load(count_row_ptr + row)
     if count_row >= 0:
         count = tl.load(counts_ptr + count_row.to(tl.int64) * vocab + token, mask=live, other=0)
@@ -123,8 +122,10 @@ def adjust_kernel(
         penalised = tl.where(z > 0, z / repetition, z * repetition)
         z = tl.where(count > 0, penalised, z)
         times = count & (PROMPT - 1)
-        z -= tl.load(frequency_ptr + row) * times.to(tl.float32)
-        z -= tl.where(times > 0, tl.load(presence_ptr + row), 0.0)
+        each = tl.load(frequency_ptr + row) * times.to(tl.float64) + tl.load(presence_ptr + row)
+        z -= tl.where(times > 0, each, 0.0).to(tl.float32)
+    for i in range(tl.load(bias_start_ptr + row), tl.load(bias_start_ptr + row + 1)):
+        z += tl.where(token == tl.load(bias_token_ptr + i), tl.load(bias_value_ptr + i), 0.0)
     tl.store(z_ptr + wide * vocab + token, z, mask=live)
     top, top_place = tl.max(z, 0, return_indices=True)
     tl.store(top_ptr + place, top)
@@ -166,7 +167,7 @@ def weigh_kernel(
     tl.store(w_ptr + wide * vocab + token, tl.exp(scaled), mask=live)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["chunks"])
 def draw_kernel(
     token_ptr,  # int32 [n] out
     logprob_ptr,  # fp32 [n] out
@@ -184,7 +185,7 @@ def draw_kernel(
     top_p_ptr,
     min_p_ptr,
     seed_ptr,
-    position_ptr,
+    counter_ptr,
     vocab,
     chunks,
     logits_stride,
@@ -246,7 +247,7 @@ def draw_kernel(
             kept = tl.where((key >= floor) & (weight >= min_p), weight, 0.0)
             sums = tl.where(c == i, tl.sum(kept, 0), sums)
         ends = tl.cumsum(sums, 0)
-        u = uniform(tl.load(seed_ptr + row), tl.load(position_ptr + row))
+        u = uniform(tl.load(seed_ptr + row), tl.load(counter_ptr + row))
         target = u * tl.sum(sums, 0)
         # the chunk where it falls; should rounding put the target past the end, the last that weighs anything
         past = (ends > target) & (sums > 0.0)
@@ -305,7 +306,7 @@ def draw(logits: torch.Tensor, columns: SamplingColumns, chunk: int = CHUNK) -> 
     weigh_kernel[(n, chunks)](z, w, top, x.temperature, vocab, **weigh_constants(chunk, chunks))
     draw_kernel[(n,)](
         out.token, out.logprob, out.finite, logits, z, w, top, top_token, low, raw_top, raw_sum,
-        x.temperature, x.top_k, x.top_p, x.min_p, x.seed, x.position,
+        x.temperature, x.top_k, x.top_p, x.min_p, x.seed, x.counter,
         vocab, chunks, logits.stride(0),
         **draw_constants(chunk, chunks),
     )  # fmt: skip

@@ -9,6 +9,10 @@ from triton.runtime import interpreter
 from kernels.mode import INTERPRETED
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
+if not INTERPRETED and not torch.cuda.is_available():
+    raise RuntimeError(
+        "kernels are not interpreted here (TRITON_INTERPRET is 0), and there is no GPU"
+    )
 
 
 def ints(values: object, dtype: torch.dtype = torch.int32) -> torch.Tensor:

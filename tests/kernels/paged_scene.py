@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from kernels.attention.launch import Batch, attend
+from kernels.attention.launch import Batch, attend, place
 from kernels.attention.rules import Rule
 from kernels.attention.schedule import schedule
 from kernels.attention.tiles import Tile
@@ -102,6 +102,22 @@ def run(
             for x in launches
         )
     starts = np.concatenate([[0], np.cumsum(q_lens)]).astype(np.int32)
+    placed = [
+        place(
+            x.tile,
+            x.tokens,
+            x.splits,
+            ints(x.tile_seqs),
+            ints(x.tile_tokens),
+            ints([x.share]),
+            kv_heads=kv_heads,
+            head_dim=q.shape[2],
+        )
+        for x in launches
+    ]
+    for x in placed:
+        x.partial.fill_(float("nan"))
+        x.lse.fill_(float("nan"))
     batch = Batch(ints(scene.batch.rows), ints(starts), ints(kv_lens))
     out = torch.full_like(q, float("nan"))
     scales = () if scene.scales is None else tuple(x.to(DEVICE) for x in scene.scales)
@@ -111,7 +127,7 @@ def run(
         KVCache(k, v, *scales),
         scene.table.to(DEVICE),
         batch,
-        launches,
+        placed,
         rule,
         q.shape[2] ** -0.5,
         **options,

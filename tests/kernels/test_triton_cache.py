@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.cache.blocks import copy_blocks, gather_blocks, scatter_blocks
+from kernels.cache.swap import HostPool
 from kernels.cache.table import apply_delta, last_changes
 from kernels.cache.write import rotation_table, write_kv
 from kernels.fp8 import decode_e4m3, encode_e4m3
@@ -158,11 +159,11 @@ def test_copies_move_whole_blocks_of_every_plane(dtype):
 def test_gathered_blocks_scatter_back_elsewhere():
     pool = torch.randn(6, 10, 2, 16, 64, device=DEVICE)
     before = pool.clone()
-    staging = torch.full((6, 3, 2, 16, 64), float("nan"), device=DEVICE)
+    staging = torch.full((3, 6, 2, 16, 64), float("nan"), device=DEVICE)
     gather_blocks(staging, pool, ints([8, 1, 5]))
-    assert torch.equal(staging, before[:, [8, 1, 5]])
+    assert torch.equal(staging, before[:, [8, 1, 5]].transpose(0, 1))
     scatter_blocks(pool, staging, ints([0, 9, 2]))
-    before[:, [0, 9, 2]] = staging
+    before[:, [0, 9, 2]] = staging.transpose(0, 1)
     assert torch.equal(pool, before)
 
 
@@ -175,7 +176,7 @@ def test_moving_no_blocks_does_nothing():
 
 def test_blocks_of_other_sizes_are_refused():
     with pytest.raises(ValueError, match="differ"):
-        gather_blocks(torch.zeros(2, 1, 8, 64), torch.zeros(2, 3, 16, 64), ints([0]))
+        gather_blocks(torch.zeros(1, 2, 8, 64), torch.zeros(2, 3, 16, 64), ints([0]))
 
 
 changes = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 8), st.integers(0, 99)), max_size=40)
@@ -191,3 +192,22 @@ def test_a_delta_leaves_what_assignment_in_order_leaves(changes):
     for row, column, block in changes:
         table[row, column] = block
     assert np.array_equal(device.cpu().numpy(), table)
+
+
+def test_swapped_blocks_come_back_elsewhere_whole():
+    pool = torch.randn(4, 12, 2, 8, 64, device=DEVICE)
+    before = pool.clone()
+    host = HostPool(pool, 9, staged_blocks=3)
+    frames, hosts = np.array([7, 0, 3, 11, 5], np.int32), np.array([8, 2, 0, 5, 1], np.int32)
+    host.swap_out(frames, hosts).wait()
+    assert torch.equal(
+        host.blocks[hosts.tolist()], before[:, frames.tolist()].transpose(0, 1).cpu()
+    )
+    pool.fill_(float("nan"))
+    elsewhere = np.array([1, 2, 4, 6, 10], np.int32)
+    back = host.swap_in(elsewhere, hosts)
+    back.wait()
+    assert back.done()
+    assert torch.equal(pool[:, elsewhere.tolist()], before[:, frames.tolist()])
+    others = [i for i in range(12) if i not in elsewhere]
+    assert pool[:, others].isnan().all()

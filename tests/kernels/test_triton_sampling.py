@@ -30,8 +30,8 @@ def columns(rows: list[Params], vocab: int) -> SamplingColumns:
         counts[place, list(set(rows[i].prompt))] += 1 << 30
     bias = [(t, v) for p in rows for t, v in p.bias.items()]
 
-    def floats(name: str) -> torch.Tensor:
-        return torch.tensor([getattr(p, name) for p in rows], dtype=torch.float32, device=DEVICE)
+    def floats(name: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        return torch.tensor([getattr(p, name) for p in rows], dtype=dtype, device=DEVICE)
 
     seeds = np.array([p.seed for p in rows], np.uint64).view(np.int64)
     return SamplingColumns(
@@ -40,10 +40,10 @@ def columns(rows: list[Params], vocab: int) -> SamplingColumns:
         top_p=floats("top_p"),
         min_p=floats("min_p"),
         seed=torch.from_numpy(seeds).to(DEVICE),
-        position=ints([p.position for p in rows], torch.int64),
+        counter=ints([p.position for p in rows], torch.int64),
         repetition=floats("repetition"),
-        presence=floats("presence"),
-        frequency=floats("frequency"),
+        presence=floats("presence", torch.float64),
+        frequency=floats("frequency", torch.float64),
         count_row=ints(count_row),
         counts=ints(counts),
         bias_start=ints(np.cumsum([0, *(len(p.bias) for p in rows)])),
@@ -110,7 +110,8 @@ FILTERS = {
     },
     "presence_alone": {"presence": 4.0, "output": tuple(range(40))},
     "bias": {"bias": {3: 8.0, 100: -50.0, 150: 6.0}},
-    "bias_then_penalty": {"repetition": 3.0, "output": (3,), "bias": {3: 9.0}},
+    "penalty_then_bias": {"repetition": 3.0, "output": (3,), "bias": {3: 9.0}},
+    "forbidden": {"temperature": 4.0, "bias": dict.fromkeys(range(0, 170, 2), -1e30)},
 }
 
 
@@ -197,7 +198,7 @@ params = st.builds(
     top_p=st.sampled_from([1.0, 0.999, 0.5, 0.05]),
     min_p=st.sampled_from([0.0, 0.05, 1.0]),
     seed=st.integers(0, 2**64 - 1),
-    position=st.integers(0, 2**31),
+    position=st.integers(0, 2**40),
     repetition=st.sampled_from([1.0, 1.3]),
     presence=st.sampled_from([0.0, 1.5]),
     frequency=st.sampled_from([0.0, -0.5]),

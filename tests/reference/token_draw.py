@@ -46,19 +46,15 @@ class Params:
 
 
 def adjusted(logits: np.ndarray, p: Params) -> np.ndarray:
-    """Logits after bias and penalties, float32 arithmetic as on the device."""
+    """Logits after penalties and bias, float32 arithmetic as on the device."""
     z = logits.astype(np.float32).copy()
+    for token in set(p.prompt) | set(p.output):
+        factor = np.float32(p.repetition)
+        z[token] = z[token] / factor if z[token] > 0 else z[token] * factor
+    for token in set(p.output):
+        z[token] -= np.float32(p.presence + p.frequency * p.output.count(token))
     for token, value in p.bias.items():
         z[token] += np.float32(value)
-    for token in set(p.prompt) | set(p.output):
-        z[token] = (
-            z[token] / np.float32(p.repetition)
-            if z[token] > 0
-            else z[token] * np.float32(p.repetition)
-        )
-    for token in set(p.output):
-        z[token] -= np.float32(p.frequency) * np.float32(p.output.count(token))
-        z[token] -= np.float32(p.presence)
     return z
 
 

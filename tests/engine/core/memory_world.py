@@ -259,7 +259,8 @@ class MemoryWorld(World):
             return
         rows = [sequence.row for _, sequence in asked]
         was_free = self.memory.pool.free
-        frames, num_free = self.memory.grow_each(np.array(rows, np.int32))
+        nth = [rows[:at].count(row) for at, row in enumerate(rows)]
+        frames, num_free = self.memory.grow_each(np.array(rows, np.int32), np.array(nth, np.int32))
         assert frames.tolist() == self.model.grow(rows)
         assert num_free == min(was_free, len(rows))
         for _ in range(steps):

@@ -71,7 +71,12 @@ class Driver:
         self.prompts: dict[int, Sequence[int]] = {}
         self.tokens: dict[tuple[int, int], list[int]] = {}
         self.sequence: dict[int, tuple[int, int]] = {}
-        self.computed: Counter[int] = Counter()
+        self.paid: dict[int, int] = {}
+        """Prompt positions of a request that were ever computed or found, as a length."""
+        self.prompt_tokens: Counter[str] = Counter()
+        """By tenant: prompt positions computed for the first time."""
+        self.output_tokens: Counter[str] = Counter()
+        """By tenant: tokens that it was given."""
         self.ended: dict[int, Finish] = {}
         self.ends: Counter[tuple[int, int]] = Counter()
         self.now = 0
@@ -152,10 +157,7 @@ class Driver:
             self.open.append(answer)
             if not self.lazy:
                 self.sampled[answer.step] = self.kv.execute(answer)
-            for request, count in zip(
-                answer.requests.tolist(), answer.counts.tolist(), strict=True
-            ):
-                self.computed[request] += count * answer.steps
+            self._note_prompts(answer)
         elif isinstance(answer, Blocked):
             assert self.open or self.transfers
         else:
@@ -166,6 +168,25 @@ class Driver:
         while isinstance(answer, Plan) and answer.steps > 1 and len(self.open) > 1:
             self.commit()
         return answer
+
+    def _note_prompts(self, plan: Plan) -> None:
+        ends = (plan.starts + plan.counts).tolist()
+        for request, start, end in zip(
+            plan.requests.tolist(), plan.starts.tolist(), ends, strict=True
+        ):
+            prompt = self.requests[request].num_prompt
+            fresh = max(0, min(end, prompt) - max(start, self.paid.get(request, 0)))
+            self.paid[request] = max(min(end, prompt), self.paid.get(request, 0))
+            self.prompt_tokens[self.requests[request].tenant] += fresh
+
+    def check_charges(self) -> None:
+        """With nothing open, each tenant was charged for exactly what it was given."""
+        assert not self.open
+        shares = self.scheduler._queue._shares
+        for tenant in {request.tenant for request in self.requests.values()}:
+            at = shares.number(tenant)
+            charged = (shares._prompt[at], shares._output[at])
+            assert charged == (self.prompt_tokens[tenant], self.output_tokens[tenant])
 
     def commit(
         self, stops: dict[int, int] | None = None, *, fail: bool = False, pick: int = 0
@@ -204,6 +225,7 @@ class Driver:
                 # All steps of a leap but its last had committed when the request was aborted.
                 assert count == plan.steps - 1, "a token after the end"
             self.tokens[sequence].extend(accepted[:count, at].tolist())
+            self.output_tokens[self.requests[sequence[0]].tenant] += count
         for row, reason in zip(outcome.ended_rows.tolist(), outcome.reasons.tolist(), strict=True):
             sequence = self.sequence[row]
             self.ends[sequence] += 1
@@ -276,3 +298,5 @@ class Driver:
             r.request for r in self.scheduler.log if isinstance(r, Ended) and r.index < 0
         )
         assert all(count == 1 for count in whole.values())
+        if self.scheduler.config.scheduler.policy == "fair":
+            self.check_charges()

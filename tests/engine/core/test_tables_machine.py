@@ -41,7 +41,11 @@ class TablesWorld(World):
         known = list(self.model)
         rows = [choose.one_of(known) for _ in range(choose.between(1, 9))]
         blocks = self.fresh(len(rows))
-        columns = self.tables.append_many(np.array(rows, np.int32), np.array(blocks, np.int32))
+        columns = self.tables.append_many(
+            np.array(rows, np.int32),
+            np.array([rows[:at].count(row) for at, row in enumerate(rows)], np.int32),
+            np.array(blocks, np.int32),
+        )
         for row, block, column in zip(rows, blocks, columns.tolist(), strict=True):
             assert column == len(self.model[row])
             self.model[row].append(block)
