@@ -17,6 +17,7 @@ import numpy as np
 import simpy
 
 from engine.core.aliases import PlainAliases
+from engine.core.arrays import I32
 from engine.core.config import CoreConfig
 from engine.core.errors import TraceError
 from engine.core.journal import Call, Commit
@@ -213,8 +214,19 @@ class _Twin:
                 due = length if reason is Finish.FAILED else length - 1
                 if self._generated.get(sequence, 0) == due:
                     stops[index] = reason
-        return Results(plan.sampling, tokens, stops)
+        return Results(plan.sampling, tokens, stops, self._parents(plan, sequences))
+
+    def _parents(self, plan: Plan, sequences: list[Sequence]) -> I32 | None:
+        """Whose history each hypothesis of a beam goes on with."""
+        parents = plan.sampling.copy()
+        row_of = dict(zip(sequences, plan.sampling.tolist(), strict=True))
+        positions = plan.sampled_positions.tolist()
+        for at, (sequence, position) in enumerate(zip(sequences, positions, strict=True)):
+            other = self._inputs.parents.get(sequence, {}).get(position)
+            if other is not None:
+                parents[at] = row_of[sequence[0], other]
+        return None if np.array_equal(parents, plan.sampling) else parents
 
 
 def _without_stops(commit: Commit) -> Commit:
-    return msgspec.structs.replace(commit, stops=())
+    return msgspec.structs.replace(commit, stops=(), parents=())

@@ -56,6 +56,8 @@ class Inputs(Struct):
     """(generated tokens, reason), where a stop or a failure of the model ended a sequence."""
     blocks: dict[Sequence, dict[int, int]] = {}
     """What the model said, as far as the core can tell: position to id, of generated tokens that completed a block."""
+    parents: dict[Sequence, dict[int, int]] = {}
+    """Beam search: position of an accepted token to the index of the sequence whose history it continues."""
 
 
 class Rows:
@@ -162,6 +164,7 @@ class _Journal:
             weight=call.weight,
             priority=call.priority,
             deadline=None if call.deadline is None else TimeNs(call.deadline),
+            beam=call.beam,
         )
 
     def _take_in(self, answer: Plan | Idle | Blocked) -> None:
@@ -188,12 +191,21 @@ class _Journal:
                 tokens[index] = name
                 known = self.inputs.blocks.setdefault(sequences[int(sampling[index])], {})
                 known[positions[index]] = name
-            results = Results(sampling, tokens, stops)
+            parents = sampling.copy() if call.parents else None
+            for index, other in call.parents:
+                assert parents is not None
+                parents[index] = sampling[other]
+            results = Results(sampling, tokens, stops, parents)
         outcome = self._scheduler.commit(plan, results, now)
         self._last_commit = now
         self.inputs.steps.append(call)
         if call.failed is None:
             self._learn_answers(outcome, sequences)
+            accepted = set(outcome.rows.tolist())
+            for index, other in call.parents:
+                if int(sampling[index]) in accepted:
+                    known = self.inputs.parents.setdefault(sequences[int(sampling[index])], {})
+                    known[int(plan.sampled_positions[index])] = sequences[int(sampling[other])][1]
         return journal.committed(
             call.call, now, plan, results, outcome, call.started, call.ended, self._aliases
         )

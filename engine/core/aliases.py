@@ -37,6 +37,10 @@ class Aliases(Protocol):
         """tokens[i] stands at positions[i] of rows[i]; an id for each that completes a block of a row with content."""
         ...
 
+    def move(self, rows: I32, parents: I32) -> None:
+        """Each of `rows` has the content of its parent from now on, all at once."""
+        ...
+
     def number(self, name: str) -> int:
         """An id for a salt or a tenant."""
         ...
@@ -96,6 +100,14 @@ class DenseAliases:
                 blocks.append((i, self._last[row]))
         return tuple(blocks)
 
+    def move(self, rows: I32, parents: I32) -> None:
+        """See `Aliases`."""
+        self._tails[rows] = self._tails[parents]
+        last = {
+            row: self._last.get(p) for row, p in zip(rows.tolist(), parents.tolist(), strict=True)
+        }
+        self._last.update({row: block for row, block in last.items() if block is not None})
+
     def number(self, name: str) -> int:
         """See `Aliases`."""
         return self._names.setdefault(name, len(self._names))
@@ -141,6 +153,9 @@ class PlainAliases:
         ends = np.flatnonzero(positions % self._size == self._size - 1).tolist()
         return tuple((i, int(tokens[i])) for i in ends if int(rows[i]) in self._rows)
 
+    def move(self, rows: I32, parents: I32) -> None:
+        """See `Aliases`: ids say what their blocks hold, whoever has them."""
+
     def number(self, name: str) -> int:
         """See `Aliases`."""
         return int(name or 0)
@@ -162,6 +177,9 @@ class NoAliases:
     def accept(self, rows: I32, positions: I32, tokens: I32) -> Blocks:
         """See `Aliases`."""
         return ()
+
+    def move(self, rows: I32, parents: I32) -> None:
+        """See `Aliases`."""
 
     def number(self, name: str) -> int:
         """See `Aliases`."""

@@ -45,6 +45,7 @@ class Submit(Struct, frozen=True, tag="submit"):
     weight: float = 1.0
     priority: int = 0
     deadline: int | None = None
+    beam: bool = False
 
 
 class Abort(Struct, frozen=True, tag="abort"):
@@ -95,6 +96,8 @@ class Commit(Struct, frozen=True, tag="commit"):
     """The message, where the whole step failed."""
     blocks: Blocks = ()
     """(index into the plan's sampling rows, dense id) of each accepted token that completes a block: the id of that block."""
+    parents: tuple[tuple[int, int], ...] = ()
+    """(index into the plan's sampling rows, index of the row whose history it goes on with), where that is another."""
 
 
 class Transferred(Struct, frozen=True, tag="transferred"):
@@ -136,6 +139,7 @@ def submitted(
         weight=request.weight,
         priority=request.priority,
         deadline=request.deadline,
+        beam=request.beam,
     )
 
 
@@ -168,11 +172,23 @@ def committed(
     stopping = results.stops.nonzero()[0].tolist()
     stops = tuple((index, int(Finish(results.stops[index]))) for index in stopping)
     blocks = _blocks(plan, results, outcome, aliases)
-    return Commit(call, now, plan.step, started, ended, stops, None, blocks)
+    parents = _parents(results)
+    return Commit(call, now, plan.step, started, ended, stops, None, blocks, parents)
+
+
+def _parents(results: Results) -> tuple[tuple[int, int], ...]:
+    if results.parents is None:
+        return ()
+    place = {row: at for at, row in enumerate(results.rows.tolist())}
+    moved = np.flatnonzero(results.parents != results.rows).tolist()
+    return tuple((at, place[int(results.parents[at])]) for at in moved)
 
 
 def _blocks(plan: Plan, results: Results, outcome: Outcome, aliases: Aliases) -> Blocks:
     rows, positions, tokens = results.rows, plan.sampled_positions, results.tokens
+    if results.parents is not None:
+        moved = np.isin(rows, outcome.rows) & (results.parents != rows)
+        aliases.move(rows[moved], results.parents[moved])
     if len(outcome.rows) == len(rows):
         return aliases.accept(rows, positions, tokens)
     kept = np.flatnonzero(np.isin(rows, outcome.rows))

@@ -12,8 +12,10 @@ from engine.requests import BeamSearch, FinishReason, Generation
 from engine.runner import build_runner
 from engine.tokenizer import Codec
 from engine.weights.load import load_model
+from sim.lockstep import replay_lockstep
 from tests.reference.beam_search import plain_beam_search
 from tests.reference.llama_reference import reference_logits
+from traces.recording_writer import RecordingWriter
 
 pytestmark = pytest.mark.model
 
@@ -61,17 +63,18 @@ async def answers(engine, generations):
     return texts, finishes
 
 
-@pytest.mark.parametrize("num_blocks", [200, 9])
-async def test_beam_search_finds_what_a_plain_one_finds(model, expected, num_blocks):
-    """Also where the pool is so tight that beams are preempted and computed again."""
+@pytest.mark.parametrize("num_blocks", [200, 14])
+async def test_beam_search_finds_what_a_plain_one_finds(model, expected, num_blocks, tmp_path):
+    """Also where the pool is so tight that beams are preempted and computed again; and it can be replayed."""
     codec = Codec(model.tokenizer)
     prompts = [codec.encode(text) for text in PROMPTS]
-    runner = build_runner(model, num_blocks=num_blocks, block_size=4, max_context=64)
+    runner = build_runner(model, num_blocks=num_blocks, block_size=2, max_context=64)
     config = CoreConfig(
-        memory=MemoryConfig(num_blocks=num_blocks, block_size=4),
+        memory=MemoryConfig(num_blocks=num_blocks, block_size=2),
         scheduler=SchedulerConfig(max_context=64, token_budget=32, max_batch=9),
     )
-    engine = Engine(runner, config, codec, model_name="m")
+    recorder = RecordingWriter(tmp_path / "run", config=config, model="m")
+    engine = Engine(runner, config, codec, model_name="m", recorder=recorder)
     generations = [
         Generation(
             prompt=prompt,
@@ -84,6 +87,9 @@ async def test_beam_search_finds_what_a_plain_one_finds(model, expected, num_blo
     ]
     texts, finishes = await answers(engine, generations)
     runner.close()
+    recorder.close()
+    said: list[str] = []
+    assert replay_lockstep(tmp_path / "run", said.append) == 0, said
     assert (engine.counters.preemptions > 0) == (num_blocks < 20)
     assert engine.memory().held_blocks == 0
     assert texts == expected
