@@ -35,7 +35,7 @@ class Pair:
         )
 
     def submit(self) -> None:
-        length = self.rng.randint(1, min(39, self.capacity))
+        length = self.rng.randint(1, min(39, -(-self.capacity // 2)))
         most = self.rng.randint(1, self.capacity - length + 1)
         tokens = self.rng.choice(PREFIXES)[:length]
         number = self.driver.submit(tokens, most)
