@@ -24,7 +24,7 @@ from engine.executor import NewSequence, SamplingParams
 from engine.runner import TorchRunner, build_runner
 from engine.weights.load import load_model
 from engine.weights.pull import default_model
-from kernels.cpu.team import physical_cores
+from kernels.cpu.host import physical_cores
 
 STREAMS = (1, 8, 32)
 PROMPT, NEW, PREFILL = 128, 64, 1024

@@ -35,6 +35,10 @@ class AttentionBackend(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Frees threads and memory that would outlive the object; idempotent."""
+        ...
+
 
 class TorchAttention:
     """Gathers each row's blocks and calls torch's fused attention: simple, in any dtype, and slow for large batches.
@@ -102,6 +106,9 @@ class TorchAttention:
             own = slice(offset, offset + count)
             out[own] = self._chunk(q[own], keys[table], values[table], start)
         return out.view(len(qkv), -1)
+
+    def close(self) -> None:
+        """Nothing here outlives the object."""
 
     def _padded_decodes(self, step: Step) -> tuple[torch.Tensor, torch.Tensor]:
         """Block tables of the decodes, [n, blocks], and which of their positions are to be seen, [n, 1, 1, positions]."""

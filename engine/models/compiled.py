@@ -12,16 +12,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from engine.models.compiled_attention import pool_shape
 from engine.models.rotary import Rotary
-from engine.models.shape import ModelShape
 from engine.models.step import Step
 from engine.weights.load import LoadedModel
-from kernels.cpu.build import BuildError, entry
 from kernels.cpu.decoder import Decoder, DecoderShape, Layer, scratch_bytes
+from kernels.cpu.host import physical_cores
 from kernels.cpu.linear import Q4_1_BYTES, Q8_0_BYTES, quantise_q8_0
-from kernels.cpu.paged import PoolShape
 from kernels.cpu.simd import HAS_VNNI
-from kernels.cpu.team import Team, physical_cores
+from kernels.cpu.team import Team
 
 F32 = NDArray[np.float32]
 
@@ -42,22 +41,10 @@ def refusal(model: LoadedModel, block_size: int) -> str | None:
     ):
         return "its sizes are not multiples of a vector"
     try:
-        _pool_shape(shape, block_size, 1)
-        entry()
-    except (ValueError, BuildError) as error:
+        pool_shape(shape, 1, block_size)
+    except ValueError as error:
         return str(error)
     return None
-
-
-def _pool_shape(shape: ModelShape, block_size: int, num_blocks: int) -> PoolShape:
-    return PoolShape(
-        num_layers=shape.num_layers,
-        num_heads=shape.num_heads,
-        num_kv_heads=shape.num_kv_heads,
-        head_dim=shape.head_size,
-        block_size=block_size,
-        num_blocks=num_blocks,
-    )
 
 
 def _blocks(
@@ -89,7 +76,7 @@ class CompiledLlama:
             hidden_size=s.hidden_size,
             ffn_size=s.ffn_size,
             norm_eps=s.norm_eps,
-            pool=_pool_shape(s, block_size, num_blocks),
+            pool=pool_shape(s, num_blocks, block_size),
         )
 
         def vector(name: str) -> F32 | None:

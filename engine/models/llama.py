@@ -40,7 +40,8 @@ class Llama:
         return self._head(wanted).float()
 
     def close(self) -> None:
-        """Nothing here outlives the object."""
+        """Closes the attention backend."""
+        self._attention.close()
 
 
 class _Layer:
