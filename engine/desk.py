@@ -3,6 +3,10 @@
 Numbers every call, stamps its time, and hands its record with the decisions made in it to a recorder. Knows no clock but
 the one it is given, no model, no clients and no files.
 
+Inputs (a submission, an abort, an expiry, the end of a transfer) reach the core at the moment they are made. A boundary is a
+moment at which plans may be opened: after each commit, and whenever the driver calls `plan`, which it does when an input came in
+while `can_plan`. All calls of one boundary carry the same time, and transfers start only at boundaries.
+
 Invariant: stamps rise strictly from one input or boundary to the next, even where the clock stands still or jumps back,
 so that the order of all calls can be told from their times alone.
 """
@@ -11,27 +15,54 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from msgspec import Struct
+
 from engine.core import journal
+from engine.core.aliases import Aliases
 from engine.core.ids import RequestId, TimeNs
 from engine.core.journal import Call
 from engine.core.log import Record
-from engine.core.plan import MemoryReport, Outcome, Plan, Rejected, Request, Results, StepFailed
+from engine.core.plan import (
+    MemoryReport,
+    Outcome,
+    Plan,
+    Rejected,
+    Request,
+    Results,
+    StepFailed,
+    Transfer,
+)
 from engine.core.scheduler import Scheduler
 
 
 class CallRecorder(Protocol):
     """Where calls go. Must neither raise nor block: driving goes on whatever becomes of the recording."""
 
+    @property
+    def aliases(self) -> Aliases:
+        """Under what names content appears in the calls."""
+        ...
+
     def call(self, call: Call, decisions: list[Record]) -> None:
         """Takes in one call and what the core decided in it; the list is the recorder's from now on."""
         ...
 
 
-class Desk:
-    """A `Scheduler` and its open plans.
+class Counters(Struct, frozen=True):
+    """What happened so far, each number only ever rising."""
 
-    A boundary is a moment at which plans may be opened: after each commit, and whenever the driver calls `plan`, which it
-    does when work came in while `can_plan`. All calls of one boundary carry the same time.
+    preemptions: int
+    swaps: int
+    """Of the preemptions, those by swap."""
+    prefix_queries_tokens: int
+    """Prompt tokens of admitted requests."""
+    prefix_hits_tokens: int
+    """Of these, the ones that were cached."""
+
+
+class Desk:
+    """A `Scheduler`, its open plans and its transfers in flight.
+
     A call that raises is not recorded: what the core raises is a defect, and ends the drive.
     """
 
@@ -48,6 +79,8 @@ class Desk:
         self._last = -1
         self._open: deque[Plan] = deque()
         self._max_open = scheduler.config.scheduler.max_open_plans
+        self._moving: dict[int, Transfer] = {}
+        self._started: list[Transfer] = []
 
     @property
     def open_plans(self) -> tuple[Plan, ...]:
@@ -60,20 +93,41 @@ class Desk:
         return len(self._open) < self._max_open
 
     @property
-    def num_preemptions(self) -> int:
-        """Preemptions so far."""
-        return self._scheduler.num_preemptions
+    def moving(self) -> tuple[int, ...]:
+        """Transfers in flight, oldest first."""
+        return tuple(self._moving)
+
+    @property
+    def counters(self) -> Counters:
+        """What happened so far."""
+        core = self._scheduler
+        return Counters(
+            core.num_preemptions,
+            core.num_swaps,
+            core.prefix_queries_tokens,
+            core.prefix_hits_tokens,
+        )
 
     def memory(self) -> MemoryReport:
         """The pool and the queues now."""
         return self._scheduler.memory()
 
+    def next_timer(self) -> TimeNs | None:
+        """When the driver should call `expire` though nothing else happens."""
+        return self._scheduler.next_timer()
+
+    def check(self) -> None:
+        """Raises `InvariantError` where the core breaks a stated invariant. O(frames + rows)."""
+        self._scheduler.check_invariants()
+
+    # -- inputs ------------------------------------------------------------------------------------------------
+
     def submit(self, request: Request) -> Rejected | None:
         """Hands `request` to the core; the reason where it can never run."""
         now = self._stamp()
         answer = self._scheduler.submit(request, now)
-        if self._recorder is not None:
-            self._write(self._recorder, journal.submitted(self.num_calls, now, request, answer))
+        if (to := self._recorder) is not None:
+            self._write(to, journal.submitted(self.num_calls, now, request, answer, to.aliases))
         self.num_calls += 1
         return answer
 
@@ -81,10 +135,35 @@ class Desk:
         """Ends `request` in any state; True where this call did it."""
         now = self._stamp()
         ended = self._scheduler.abort(request, now)
-        if self._recorder is not None:
-            self._write(self._recorder, journal.Abort(self.num_calls, now, request, ended))
+        if (to := self._recorder) is not None:
+            self._write(to, journal.aborted(self.num_calls, now, request, ended, to.aliases))
         self.num_calls += 1
         return ended
+
+    def expire(self) -> tuple[RequestId, ...]:
+        """Ends what is past its deadline, and lets who waits grow older; for when `next_timer` has come."""
+        now = self._stamp()
+        ended = self._scheduler.expire(now)
+        if (to := self._recorder) is not None:
+            self._write(to, journal.expired(self.num_calls, now, ended, to.aliases))
+        self.num_calls += 1
+        return ended
+
+    def transfer_done(self, number: int, started: int, ended: int, *, ok: bool) -> None:
+        """Transfer `number`, which ran from `started` to `ended`, is over.
+
+        Raises:
+            ValueError: it is not in flight.
+        """
+        now = self._stamp()
+        self._scheduler.transfer_done(number, ok, now)
+        transfer = self._moving.pop(number)
+        if self._recorder is not None:
+            record = journal.transferred(self.num_calls, now, transfer, ok, started, ended)
+            self._write(self._recorder, record)
+        self.num_calls += 1
+
+    # -- boundaries --------------------------------------------------------------------------------------------
 
     def plan(self) -> list[Plan]:
         """A boundary without results: opens as many plans as the core has and the limit allows."""
@@ -98,23 +177,33 @@ class Desk:
         plan = self._open[0]
         outcome = self._scheduler.commit(plan, results, now)
         self._open.popleft()
-        if self._recorder is not None:
-            record = journal.committed(self.num_calls, now, plan, results, started, ended)
-            self._write(self._recorder, record)
+        if (to := self._recorder) is not None:
+            record = journal.committed(
+                self.num_calls, now, plan, results, outcome, started, ended, to.aliases
+            )
+            self._write(to, record)
         self.num_calls += 1
         return outcome, self._plan(now)
+
+    def take_transfers(self) -> list[Transfer]:
+        """Transfers to start now; ask after every boundary."""
+        started, self._started = self._started, []
+        return started
 
     def _plan(self, now: TimeNs) -> list[Plan]:
         plans: list[Plan] = []
         while self.can_plan:
             answer = self._scheduler.schedule(now)
-            if self._recorder is not None:
-                self._write(self._recorder, journal.scheduled(self.num_calls, now, answer))
+            if (to := self._recorder) is not None:
+                self._write(to, journal.scheduled(self.num_calls, now, answer, to.aliases))
             self.num_calls += 1
             if not isinstance(answer, Plan):
                 break
             self._open.append(answer)
             plans.append(answer)
+        for transfer in self._scheduler.take_transfers():
+            self._moving[transfer.id] = transfer
+            self._started.append(transfer)
         return plans
 
     def _stamp(self) -> TimeNs:

@@ -12,7 +12,7 @@ from engine.core.plan import Plan
 
 
 class SamplingParams(Struct, frozen=True, kw_only=True):
-    """How tokens are drawn. Counter-based: the draw depends on (seed, position) only, never on the batch."""
+    """How tokens are drawn. Counter-based: the draw depends on (seed, index, position) only, never on the batch."""
 
     temperature: float = 1.0
     """0 is greedy."""
@@ -24,17 +24,24 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
 
 
 class NewSequence(Struct, frozen=True, eq=False):
-    """A sequence that the runner meets for the first time: it takes over `row`, whatever was there before."""
+    """A sequence that the runner meets for the first time: it takes over `row`, whatever was there before.
+
+    Sequences of one request share its prompt; those after the first begin to sample when a plan forks them.
+    """
 
     row: int
     request: RequestId
     prompt: NDArray[np.int32]
     """[num_prompt] token ids."""
     sampling: SamplingParams
+    index: int = 0
+    """Which sequence of its request."""
+    salt: str = ""
+    """Frames that hold its content may be those of a sequence with equal content and salt, and of no other."""
 
 
 class Sampled(Struct, frozen=True, eq=False):
-    """What one step sampled: an entry for each row of the plan with `samples`, in plan order."""
+    """What one step sampled: an entry for each row of `Plan.sampling`, in that order."""
 
     tokens: NDArray[np.int32]
     failures: tuple[tuple[int, str], ...] = ()
@@ -42,7 +49,7 @@ class Sampled(Struct, frozen=True, eq=False):
 
 
 class Executor(Protocol):
-    """A model over a pool of KV blocks. Called from one worker thread, plans in order, one at a time.
+    """A model over a pool of KV blocks. `execute` is called from one worker thread, plans in order, one at a time.
 
     The runner keeps for each row: its block table (changed only by plan deltas), and its token ids (prompt, then what it
     sampled itself), so that a plan may be executed before the driver has seen the step before.
@@ -50,15 +57,29 @@ class Executor(Protocol):
 
     num_blocks: int
     block_size: int
+    host_blocks: int
+    """Blocks of host memory beside the pool."""
     max_context: int
     vocab_size: int
 
     def execute(self, plan: Plan, new: Sequence[NewSequence]) -> Sampled:
-        """Takes in `new`, applies the plan's table deltas, computes its positions, samples.
+        """Takes in `new`, applies the plan's table deltas, copies blocks, computes positions, samples, forks.
 
         Raises:
             ExecutorError: the step failed as a whole; state of the named rows is unknown.
         """
+        ...
+
+    def copy_out(self, frames: NDArray[np.int32], hosts: NDArray[np.int32]) -> None:
+        """Copies frames[i] to host block hosts[i]. One transfer at a time, from a thread of its own, beside `execute`.
+
+        Raises:
+            ExecutorError: the copy failed; what was to be written holds anything. The same for `copy_in`.
+        """
+        ...
+
+    def copy_in(self, frames: NDArray[np.int32], hosts: NDArray[np.int32]) -> None:
+        """Copies host block hosts[i] to frames[i]."""
         ...
 
     def close(self) -> None:

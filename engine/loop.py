@@ -1,11 +1,10 @@
 """Engine: drives the core with a real model and serves many streams. The only place where live time enters.
 
-One task works the core through a `Desk`; the model runs in one worker thread; step n + 1 is planned while step n runs.
-Knows requests, tokens and streams; knows no HTTP, no tensors, and takes no scheduling decision.
+One task works the core through a `Desk`; the model runs in one worker thread, block copies in another; step n + 1 is planned
+while step n runs. Knows requests, tokens and streams; knows no HTTP, no tensors, and takes no scheduling decision.
 
-The order of things, which the twin repeats: a submission or an abort reaches the core at the moment it is made. A boundary
-follows each step that ends, and each input for which a plan could be opened at once: commit, then plan. A token is decoded
-before its commit, so that a stop is known to the core in time, and delivered after, if the commit accepted it.
+The order of things, which the twin repeats: a submission, an abort, an expiry or the end of a transfer reaches the core at the moment
+it is made. A boundary follows each step that ends, and such inputs for which a plan could be opened at once: commit, then plan.
 """
 
 import asyncio
@@ -13,14 +12,17 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from pathlib import Path
+from typing import Final, Protocol
 
 import anyio
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.audience import Audience, Heard
 from engine.core.config import CoreConfig
+from engine.core.content import TokenContent
 from engine.core.errors import (
     CapacityError,
     ConfigError,
@@ -28,34 +30,33 @@ from engine.core.errors import (
     InvariantError,
     RequestError,
 )
-from engine.core.ids import RequestId
+from engine.core.ids import RequestId, TimeNs
 from engine.core.plan import (
     Finish,
     MemoryReport,
-    Outcome,
     Plan,
     Rejected,
     Request,
-    Results,
     StepFailed,
+    Transfer,
 )
 from engine.core.scheduler import Scheduler
-from engine.desk import CallRecorder, Desk
+from engine.desk import CallRecorder, Counters, Desk
 from engine.executor import Executor, NewSequence, Sampled
-from engine.requests import FinishReason, Generation
+from engine.integrity import LastCalls
+from engine.requests import Generation
 from engine.streams import Codec, Stream
-from engine.worker import Died, StepDone, Worker
+from engine.transfers import carry_out
+from engine.worker import Died, Done, Worker
 
 _LOG = logging.getLogger(__name__)
 
-_REASONS = {
-    Finish.LENGTH: FinishReason.LENGTH,
-    Finish.STOP: FinishReason.STOP,
-    Finish.FAILED: FinishReason.ERROR,
-    Finish.ABORTED: FinishReason.ABORT,
-}
-
 _STOPPED = "the server is shutting down"
+
+_SHORTEST_TIMER_S: Final = 1e-3
+"""A timer that is due rings at the next boundary; only where there is none, it rings by itself, and then not more often."""
+
+Step = tuple[Plan, list[NewSequence]]
 
 
 class Recorder(CallRecorder, Protocol):
@@ -85,25 +86,30 @@ class Engine:
         max_queue_requests: int = 1024,
         max_queue_tokens: int = 1 << 20,
         stop_limit_s: float = 60.0,
+        check_every_step: bool = False,
+        dump: Path = Path("kilburn-decisions.jsonl"),
     ) -> None:
         """Sets up; nothing runs before `run`.
 
         Args:
             executor: the model; closing it is its owner's business, after `run` has returned.
-            config: of the core; its pool must be the executor's.
+            config: of the core; its pools must be the executor's.
             codec: tokens to text.
             model_name: as clients know it.
             clock: integer nanoseconds.
-            recorder: where the run is recorded. Without one the core keeps no decision log.
+            recorder: where the run is recorded. Without one, and without checks, the core keeps no decision log.
             max_queue_requests: most requests that wait for admission; more are refused.
             max_queue_tokens: most prompt tokens of waiting requests together. A single longer prompt may wait alone.
             stop_limit_s: how long a stopping engine waits for the steps under way.
+            check_every_step: hold the core to its invariants at every boundary, before anything it decided is done or
+                delivered. Costs time that grows with the pool.
+            dump: where the last decisions are written if the core breaks; only where it is checked.
 
         Raises:
             ConfigError: `config` asks for a pool or a context that the executor does not have.
         """
         _check_fit(executor, config)
-        if recorder is None:
+        if recorder is None and not check_every_step:
             quiet = msgspec.structs.replace(config.scheduler, log=False)
             config = msgspec.structs.replace(config, scheduler=quiet)
         self.model_name = model_name
@@ -115,15 +121,22 @@ class Engine:
         self._max_queue_requests = max_queue_requests
         self._max_queue_tokens = max_queue_tokens
         self._stop_limit_s = stop_limit_s
-        self._desk = Desk(Scheduler(config), clock, recorder)
-        self._streams: dict[int, Stream] = {}
+        self._last_calls = LastCalls(dump, recorder) if check_every_step else None
+        self._desk = Desk(Scheduler(config), clock, self._last_calls or recorder)
+        self._audience = Audience()
         self._waiting: dict[int, int] = {}
         """Prompt lengths of requests that were never admitted."""
         self._waiting_tokens = 0
         self._next_id = 0
-        self._worker: Worker | None = None
-        self._done: deque[StepDone | Died] = deque()
+        self._model: Worker[Step, Sampled] | None = None
+        self._mover: Worker[Transfer, None] | None = None
+        self._steps_done: deque[Done[Step, Sampled]] = deque()
+        self._moves_done: deque[Done[Transfer, None]] = deque()
+        self._died: Died | None = None
         self._wake = asyncio.Event()
+        self._wanted = False
+        """An input came while a plan could be opened, and no boundary followed yet."""
+        self._timer: tuple[TimeNs, asyncio.TimerHandle] | None = None
         self._stopping = False
         self._closed: str | None = None
         self._broken: InvariantError | None = None
@@ -132,21 +145,21 @@ class Engine:
 
     @property
     def max_context(self) -> int:
-        """Most tokens, prompt and output together, of one request."""
+        """Most tokens, prompt and output together, of one sequence."""
         return self.config.scheduler.max_context
 
     @property
     def num_open(self) -> int:
         """Streams that have not ended."""
-        return len(self._streams)
+        return len(self._audience)
 
     @property
-    def num_preemptions(self) -> int:
-        """Preemptions so far."""
-        return self._desk.num_preemptions
+    def counters(self) -> Counters:
+        """What happened so far."""
+        return self._desk.counters
 
     def memory(self) -> MemoryReport:
-        """The pool and the queues now."""
+        """The pools and the queues now."""
         return self._desk.memory()
 
     def open(self, generation: Generation) -> Stream:
@@ -169,8 +182,7 @@ class Engine:
                 code="token_out_of_range",
             )
         self._check_queue(len(prompt))
-        request = Request(RequestId(self._next_id), len(prompt), generation.max_tokens)
-        stream = Stream(request.id, generation, self._codec, self._abort)
+        request = self._request(generation)
         if self._recorder is not None:
             self._recorder.prompt(request.id, prompt)
         rejected = self._desk.submit(request)
@@ -179,11 +191,30 @@ class Engine:
             raise RequestError(
                 rejected.message, param=_param_at_fault(rejected, generation), code=rejected.code
             )
-        self._streams[request.id] = stream
+        stream = Stream(request.id, generation, self._codec, self._abort)
+        self._audience.add(stream)
         self._waiting[request.id] = len(prompt)
         self._waiting_tokens += len(prompt)
-        self._wake_for_input()
+        self._take_input()
+        self._set_timer()
         return stream
+
+    def _request(self, generation: Generation) -> Request:
+        deadline = None
+        if generation.deadline_ms is not None:
+            deadline = TimeNs(self._clock() + generation.deadline_ms * 1_000_000)
+        return Request(
+            id=RequestId(self._next_id),
+            num_prompt=len(generation.prompt),
+            max_tokens=generation.max_tokens,
+            num_sequences=generation.num_sequences,
+            content=TokenContent(generation.prompt),
+            salt=generation.salt,
+            tenant=generation.tenant,
+            weight=generation.weight,
+            priority=generation.priority,
+            deadline=deadline,
+        )
 
     def stop(self) -> None:
         """Makes `run` return: open streams end with an error, steps under way finish. Idempotent."""
@@ -198,11 +229,17 @@ class Engine:
             InvariantError: the core broke; nothing it says can be trusted any more.
             RuntimeError: it has been run before.
         """
-        if self._worker is not None:
+        if self._model is not None:
             raise RuntimeError("an engine runs once")
-        self._worker = worker = Worker(self._executor, self._clock, self._step_done)
-        worker.start()
+        executor, clock = self._executor, self._clock
+        self._model = Worker("model runner", lambda s: executor.execute(*s), clock, self._step_done)
+        self._mover = Worker(
+            "block copier", lambda t: carry_out(executor, t), clock, self._move_done
+        )
+        self._model.start()
+        self._mover.start()
         reason, core_is_sound = _STOPPED, True
+        self._set_timer()
         try:
             while not self._stopping:
                 await self._wake.wait()
@@ -214,103 +251,128 @@ class Engine:
         except Exception:
             reason, core_is_sound = "the server has failed", False
             _LOG.exception("the engine stops: its core broke")
+            if self._last_calls is not None:
+                self._last_calls.dump()
             raise
         finally:
             self._closed = reason
+            self._stopping = True
             try:
                 self._fail_open_streams(reason, core_is_sound)
             finally:
+                if self._timer is not None:
+                    self._timer[1].cancel()
+                self._model.finish()
+                self._mover.finish()
                 with anyio.move_on_after(self._stop_limit_s, shield=True):
-                    await worker.stop()
+                    await self._model.ended()
+                    await self._mover.ended()
                     if core_is_sound:
                         self._commit_what_is_open(reason)
 
     # -- boundaries --------------------------------------------------------------------------------------------
 
-    def _step_done(self, done: StepDone | Died) -> None:
-        self._done.append(done)
+    def _step_done(self, done: Done[Step, Sampled] | Died) -> None:
+        if isinstance(done, Died):
+            self._died = done
+        else:
+            self._steps_done.append(done)
         self._wake.set()
 
-    def _wake_for_input(self) -> None:
+    def _move_done(self, done: Done[Transfer, None] | Died) -> None:
+        if isinstance(done, Died):
+            self._died = done
+        else:
+            self._moves_done.append(done)
+        self._wake.set()
+
+    def _take_input(self) -> None:
+        """An input has reached the core: a boundary follows if a plan could be opened."""
         if self._desk.can_plan:
+            self._wanted = True
             self._wake.set()
 
     def _turn(self) -> None:
         if self._broken is not None:
             raise self._broken
-        if self._done:
-            while self._done:
-                self._complete(self._done.popleft())
-        elif self._desk.can_plan and not self._stopping:
+        while self._moves_done:
+            self._take_in_move(self._moves_done.popleft())
+            self._take_input()
+        while self._steps_done:
+            self._complete(self._steps_done.popleft())
+        if self._died is not None:
+            raise ExecutorError(f"the {self._died.name} died") from self._died.cause
+        self._expire()
+        if self._wanted and not self._stopping:
+            self._wanted = False
             self._dispatch(self._desk.plan())
+        self._set_timer()
 
     def _dispatch(self, plans: list[Plan]) -> None:
-        assert self._worker is not None
+        """After a boundary: the workers are given what the core decided."""
+        assert self._model is not None
+        assert self._mover is not None
+        if self._last_calls is not None:
+            self._desk.check()
         for plan in plans:
-            new = []
-            for request, _, row in plan.admitted:
-                generation = self._streams[request].generation
-                new.append(NewSequence(row, request, generation.prompt, generation.sampling))
+            for request, _, _ in plan.admitted:
                 self._leave_queue(request)
-            self._worker.put(plan, new)
+            self._model.put((plan, self._audience.admit(plan)))
+        for transfer in self._desk.take_transfers():
+            self._mover.put(transfer)
 
-    def _complete(self, done: StepDone | Died) -> None:
+    def _complete(self, done: Done[Step, Sampled]) -> None:
         """Commits a step and delivers what the commit accepted."""
-        if isinstance(done, Died):
-            raise ExecutorError("the model runner died") from done.cause
-        plan = self._desk.open_plans[0]
-        if isinstance(done.outcome, ExecutorError):
-            message = done.outcome.message
-            outcome, plans = self._desk.commit(StepFailed(message), done.started, done.ended)
-            self._dispatch(plans)
-            self._deliver(outcome, [], dict.fromkeys(outcome.ended_requests.tolist(), message))
-            return
-        results, tentative, errors = self._decode(plan, done.outcome)
-        outcome, plans = self._desk.commit(results, done.started, done.ended)
+        heard = self._hear(self._desk.open_plans[0], done.outcome)
+        self._wanted = False
+        outcome, plans = self._desk.commit(heard.results, done.started, done.ended)
         self._dispatch(plans)
-        self._deliver(outcome, tentative, errors)
+        self._audience.deliver(outcome, heard)
 
-    def _decode(self, plan: Plan, sampled: Sampled) -> tuple[Results, list[Stream], dict[int, str]]:
-        """(results with stops, streams that got a token which the commit must still accept, messages of failed requests)."""
-        rows, requests = plan.rows[plan.samples], plan.requests[plan.samples].tolist()
-        if len(sampled.tokens) != len(rows):
-            raise ExecutorError(
-                f"step {plan.step} sampled {len(sampled.tokens)} tokens where {len(rows)} were asked for"
-            )
+    def _hear(self, plan: Plan, outcome: Sampled | ExecutorError) -> Heard:
+        if isinstance(outcome, ExecutorError):
+            return self._audience.hear_failure(outcome.message)
+        heard = self._audience.hear(plan, outcome)
         if self._recorder is not None:
-            self._recorder.sampled(plan.step, sampled.tokens)
-        stops = np.zeros(len(rows), np.int8)
-        errors: dict[int, str] = {}
-        for index, message in sampled.failures:
-            stops[index] = Finish.FAILED
-            errors[requests[index]] = message
-        tentative = []
-        for index, (request, token) in enumerate(
-            zip(requests, sampled.tokens.tolist(), strict=True)
-        ):
-            stream = self._streams.get(request)
-            if stream is None or request in errors:
-                continue
-            tentative.append(stream)
-            if stream.sampled(token):
-                stops[index] = Finish.STOP
-        stops.flags.writeable = False
-        return Results(rows, sampled.tokens, stops), tentative, errors
+            self._recorder.sampled(plan.step, outcome.tokens)
+        return heard
 
-    def _deliver(self, outcome: Outcome, tentative: list[Stream], errors: dict[int, str]) -> None:
-        accepted = outcome.requests.tolist()
-        for request in accepted:
-            self._streams[request].accept()
-        if len(accepted) < len(tentative):
-            kept = set(accepted)
-            for stream in tentative:
-                if stream.request_id not in kept:
-                    stream.discard()
-        for request, reason in zip(
-            outcome.ended_requests.tolist(), outcome.reasons.tolist(), strict=True
-        ):
+    def _take_in_move(self, done: Done[Transfer, None]) -> None:
+        ok = not isinstance(done.outcome, ExecutorError)
+        if not ok:
+            _LOG.warning("a transfer of blocks failed, and is computed instead: %s", done.outcome)
+        self._desk.transfer_done(done.job.id, done.started, done.ended, ok=ok)
+
+    # -- time --------------------------------------------------------------------------------------------------
+
+    def _expire(self) -> None:
+        """Lets the core take notice of a timer that is due."""
+        timer = self._desk.next_timer()
+        if timer is None or timer > self._clock():
+            return
+        for request in self._desk.expire():
             self._leave_queue(request)
-            self._streams.pop(request).end(_REASONS[Finish(reason)], errors.get(request))
+            self._audience.end(request, Finish.DEADLINE)
+        self._take_input()
+
+    def _set_timer(self) -> None:
+        """Sees to a turn when the core's next timer is due."""
+        if self._model is None or self._closed is not None:
+            return
+        due = self._desk.next_timer()
+        if self._timer is not None:
+            if self._timer[0] == due:
+                return
+            self._timer[1].cancel()
+            self._timer = None
+        if due is not None:
+            delay = max((due - self._clock()) * 1e-9, _SHORTEST_TIMER_S)
+            handle = asyncio.get_running_loop().call_later(delay, self._ring)
+            self._timer = (due, handle)
+
+    def _ring(self) -> None:
+        self._timer = None
+        self._wake.set()
 
     # -- ends --------------------------------------------------------------------------------------------------
 
@@ -322,35 +384,34 @@ class Engine:
             self._wake.set()
             return
         self._leave_queue(stream.request_id)
-        del self._streams[stream.request_id]
-        stream.end(FinishReason.ABORT)
-        self._wake_for_input()
+        self._audience.end(stream.request_id, Finish.ABORTED)
+        self._take_input()
 
     def _leave_queue(self, request: int) -> None:
         self._waiting_tokens -= self._waiting.pop(request, 0)
 
     def _fail_open_streams(self, reason: str, core_is_sound: bool) -> None:
-        streams, self._streams = self._streams, {}
+        requests = self._audience.fail_all(reason)
         self._waiting.clear()
         self._waiting_tokens = 0
-        for stream in streams.values():
-            stream.end(FinishReason.ERROR, reason)
         if core_is_sound:
-            for request in streams:
-                self._desk.abort(RequestId(request))
+            for request in requests:
+                self._desk.abort(request)
 
     def _commit_what_is_open(self, reason: str) -> None:
-        """After the worker has stopped: results of aborted requests, and steps that never ran, leave nothing held."""
-        done = {step.step: step for step in self._done if isinstance(step, StepDone)}
-        self._done.clear()
+        """After the workers have stopped: results of aborted requests, and steps that never ran, leave nothing held."""
+        done = {step.job[0].step: step for step in self._steps_done}
+        self._steps_done.clear()
         for plan in self._desk.open_plans:
             step = done.get(plan.step)
-            if step is not None and isinstance(step.outcome, Sampled):
-                results, _, _ = self._decode(plan, step.outcome)
-                self._desk.commit(results, step.started, step.ended)
+            if step is not None:
+                heard = self._hear(plan, step.outcome)
+                self._desk.commit(heard.results, step.started, step.ended)
             else:
                 now = self._clock()
                 self._desk.commit(StepFailed(reason), now, now)
+        while self._moves_done:
+            self._take_in_move(self._moves_done.popleft())
 
     # -- refusals ----------------------------------------------------------------------------------------------
 
@@ -366,6 +427,8 @@ class Engine:
 
 
 def _param_at_fault(rejected: Rejected, generation: Generation) -> str:
+    if rejected.code == "bad_num_sequences":
+        return "n"
     if rejected.code == "bad_max_tokens":
         return "max_tokens"
     if rejected.code == "empty_prompt" or generation.max_tokens in (None, 1):
@@ -379,6 +442,10 @@ def _check_fit(executor: Executor, config: CoreConfig) -> None:
         raise ConfigError(
             f"the core is set to {memory.num_blocks} blocks of {memory.block_size} positions, "
             f"but the model runner has {executor.num_blocks} of {executor.block_size}"
+        )
+    if memory.host_blocks > executor.host_blocks:
+        raise ConfigError(
+            f"the core is set to swap to {memory.host_blocks} host blocks, but the model runner has {executor.host_blocks}"
         )
     if config.scheduler.max_context > executor.max_context:
         raise ConfigError(

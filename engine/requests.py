@@ -14,12 +14,14 @@ class FinishReason(StrEnum):
 
     STOP = "stop"
     LENGTH = "length"
+    TIMEOUT = "timeout"
+    """Its deadline passed; what came before stands."""
     ERROR = "error"
     ABORT = "abort"
 
 
 class Generation(Struct, frozen=True, kw_only=True, eq=False):
-    """One prompt to continue."""
+    """One prompt to continue, in one or several sequences."""
 
     prompt: NDArray[np.int32]
     """[num_prompt] token ids, at least one."""
@@ -29,16 +31,29 @@ class Generation(Struct, frozen=True, kw_only=True, eq=False):
     stop: tuple[str, ...] = ()
     """Generation ends before the first of these; none of their text is ever delivered."""
     ignore_eos: bool = False
+    num_sequences: int = 1
+    """How many answers (`n`, `best_of`); the prompt is computed once."""
+    salt: str = ""
+    """The cache of equal prompts is shared only among generations of equal salt."""
+    tenant: str = ""
+    weight: float = 1.0
+    """The tenant's fair share."""
+    priority: int = 0
+    """Class: smaller goes first."""
+    deadline_ms: int | None = None
+    """From its opening; what has not ended by then ends with `TIMEOUT`."""
 
 
 class Delta(Struct, frozen=True):
-    """What has come since the last read. Several steps' tokens are merged when the reader is slow."""
+    """What has come since the last read of one choice. Several steps' tokens are merged when the reader is slow."""
 
     text: str
     """Whole characters only; may be empty."""
     num_tokens: int
     """Generated tokens that this delta accounts for."""
     finish: FinishReason | None = None
-    """Set on the last delta of a stream, exactly once."""
+    """Set on the last delta of each choice, exactly once."""
     error: str | None = None
     """One sentence, where `finish` is `ERROR`."""
+    index: int = 0
+    """Which choice: 0 to `num_sequences` - 1."""

@@ -21,6 +21,7 @@ from engine.models.decoder import Decoder
 from engine.models.pool import DEFAULT_SHARE, pool_blocks
 from engine.models.step import Step, slot_mapping
 from engine.sampling import SamplingRows, sample
+from engine.transfers import BlockCopies, HostPool
 from engine.weights.load import LoadedModel
 
 I32 = NDArray[np.int32]
@@ -42,12 +43,14 @@ class RowState:
         self.top_p: NDArray[np.float32] = np.zeros(8, np.float32)
         self.top_k: I32 = np.zeros(8, np.int32)
         self.seed: NDArray[np.uint64] = np.zeros(8, np.uint64)
+        self.index: NDArray[np.int64] = np.zeros(8, np.int64)
 
     def take_in(self, sequence: NewSequence) -> None:
         """Gives the sequence its row, whatever was there before."""
         row, prompt, params = sequence.row, sequence.prompt, sequence.sampling
         self.reserve(row + 1, len(prompt) + 1)
         self.tokens[row, : len(prompt)] = prompt
+        self.index[row] = sequence.index
         self.temperature[row] = params.temperature
         self.top_p[row] = params.top_p
         self.top_k[row] = params.top_k
@@ -67,6 +70,12 @@ class RowState:
             self.top_p = _grown(self.top_p, rows)
             self.top_k = _grown(self.top_k, rows)
             self.seed = _grown(self.seed, rows)
+            self.index = _grown(self.index, rows)
+
+    def counters(self, rows: I32, positions: I32) -> NDArray[np.int64]:
+        """What `sample` counts by: the position, and above its 32 bits the index of the sequence in its request."""
+        counters: NDArray[np.int64] = (self.index[rows] << 32) + positions
+        return counters
 
     def sampling(self, rows: I32) -> SamplingRows:
         """Parameters of `rows`."""
@@ -86,20 +95,26 @@ class TorchRunner:
         block_size: int,
         max_context: int,
         vocab_size: int,
+        host_blocks: int = 0,
         sample: Sample = sample,
+        blocks: BlockCopies | None = None,
     ) -> None:
-        """`num_blocks` and `block_size` are those of the pool that the model's attention owns; `sample` draws where the logits are."""
+        """`num_blocks` and `block_size` are those of the pool that the model's attention owns; `sample` draws where the logits
+        are, and `blocks` copies where the pool is, with `host_blocks` beside it.
+        """
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.host_blocks = host_blocks
         self.max_context = max_context
         self.vocab_size = vocab_size
         self._model: Decoder | None = model
         self._rows = RowState()
         self._sample = sample
+        self._blocks = blocks or HostPool(model.frames, host_blocks)
 
     @torch.inference_mode()
     def execute(self, plan: Plan, new: Sequence[NewSequence]) -> Sampled:
-        """Takes in `new`, applies the plan's table deltas, computes its positions, samples.
+        """Takes in `new`, applies the plan's table deltas, copies blocks, computes positions, samples, forks.
 
         Raises:
             ExecutorError: torch failed, or the runner is closed; state of the named rows is unknown.
@@ -109,11 +124,15 @@ class TorchRunner:
         for sequence in new:
             self._rows.take_in(sequence)
         self._rows.apply(plan.delta_rows, plan.delta_cols, plan.delta_blocks)
+        self._blocks.copy(plan.copy_sources, plan.copy_targets)
         try:
             logits = self._model.forward(self._step(plan))
-            rows = plan.rows[plan.samples]
-            positions = (plan.starts + plan.counts)[plan.samples].astype(np.int64)
-            tokens, bad = self._sample(logits, self._rows.sampling(rows), positions)
+            rows = plan.sampling
+            positions = plan.sampled_positions
+            if len(plan.fork_rows):
+                logits = logits[torch.from_numpy(_logits_of(plan)).to(logits.device)]
+            counters = self._rows.counters(rows, positions)
+            tokens, bad = self._sample(logits, self._rows.sampling(rows), counters)
         except RuntimeError as error:
             raise ExecutorError(f"step {plan.step} failed in the model: {error}") from error
         if len(rows):
@@ -121,6 +140,14 @@ class TorchRunner:
             self._rows.tokens[rows, positions] = tokens
         tokens.setflags(write=False)
         return Sampled(tokens, tuple((int(i), "the model's output was not finite") for i in bad))
+
+    def copy_out(self, frames: I32, hosts: I32) -> None:
+        """Copies frames[i] to host block hosts[i]."""
+        self._blocks.copy_out(frames, hosts)
+
+    def copy_in(self, frames: I32, hosts: I32) -> None:
+        """Copies host block hosts[i] to frames[i]."""
+        self._blocks.copy_in(frames, hosts)
 
     def close(self) -> None:
         """Lets go of weights, pool and threads; later plans fail."""
@@ -162,6 +189,7 @@ def build_runner(
     max_context: int | None = None,
     max_batch: int = 256,
     threads: int | None = None,
+    host_blocks: int = 0,
     device: Literal["cpu", "cuda"] = "cpu",
     step_tokens: int = 2048,
 ) -> TorchRunner:
@@ -177,6 +205,7 @@ def build_runner(
         max_context: most tokens of a sequence; None: what the model was trained for.
         max_batch: most sequences that run at once.
         threads: that compute; None: one for each physical core.
+        host_blocks: blocks of host memory to swap to, beside the pool.
         device: where the model runs; on `cuda` the pool takes what weights and the largest step leave of the device's memory.
         step_tokens: most positions of a step, for that measurement.
 
@@ -196,6 +225,7 @@ def build_runner(
             max_batch=max_batch,
             step_tokens=step_tokens,
             pool_bytes=pool_bytes,
+            host_blocks=host_blocks,
         )
     if num_blocks is None:
         num_blocks = pool_blocks(
@@ -218,7 +248,15 @@ def build_runner(
         block_size=block_size,
         max_context=context,
         vocab_size=shape.vocab_size,
+        host_blocks=host_blocks,
     )
+
+
+def _logits_of(plan: Plan) -> NDArray[np.int64]:
+    """Which of the step's logits each entry of `plan.sampling` samples from."""
+    place = plan.samples.cumsum() - 1
+    of: NDArray[np.int64] = np.concatenate([place[plan.samples], place[plan.fork_from]])
+    return of
 
 
 def _build_accelerated(
@@ -230,6 +268,7 @@ def _build_accelerated(
     max_batch: int,
     step_tokens: int,
     pool_bytes: int | None,
+    host_blocks: int,
 ) -> TorchRunner:
     """A runner on the accelerator. Triton is imported here, where it is wanted: it is not on every system."""
     from engine.device_sampling import DeviceSampler
@@ -253,7 +292,9 @@ def _build_accelerated(
         block_size=block_size,
         max_context=max_context,
         vocab_size=model.shape.vocab_size,
+        host_blocks=host_blocks,
         sample=DeviceSampler(accelerator).sample,
+        blocks=decoder.copies(host_blocks),
     )
 
 

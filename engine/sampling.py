@@ -1,7 +1,7 @@
 """Draws tokens from logits, many rows at once. Knows logits, parameters and positions; knows no sequences and keeps no state.
 
-A draw is a function of (logits of the row, parameters of the row, seed, position): no generator advances, so neighbours,
-batch order, chunking and preemption cannot change it.
+A draw is a function of (logits of the row, parameters of the row, seed, counter), the counter being the token's position and which
+of its request's sequences it is in: no generator advances, so neighbours, batch order, chunking and preemption cannot change it.
 
 Filter order: logits are divided by the temperature; top-k keeps the k largest; top-p keeps the smallest set of the most
 probable of these whose probability, among these, reaches p. Both keep whole ties, so the kept set never depends on how
@@ -43,7 +43,8 @@ class SamplingRows(Struct, frozen=True, eq=False):
 def sample(logits: torch.Tensor, rows: SamplingRows, positions: I64) -> tuple[I32, I64]:
     """Tokens [n] for `logits` [n, vocabulary] float32, and the places of rows whose logits are not all finite.
 
-    `positions` [n] is where each token will stand in its sequence. Greedy rows take the lowest id of the largest logits.
+    `positions` [n]: the lower 32 bits are where each token will stand in its sequence, the upper ones which sequence of its
+    request that is, so that sequences of one seed differ. Greedy rows take the lowest id of the largest logits.
     A row that is not finite gets token 0. The other rows are unaffected by it.
     """
     best, tokens = logits.max(dim=-1)

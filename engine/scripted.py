@@ -1,8 +1,9 @@
 """ScriptedExecutor: a stand-in model that answers from a script and checks every plan like a stern machine.
 
-For tests, and for measuring everything around the model. Its KV cache holds a (request, position) stamp a slot: a step
-that reads a slot which its own request did not write at that position stops the engine, so a mistake in block
-management cannot hide. Knows plans, block tables and scripted tokens; knows no text, no queues and no clients.
+For tests, and for measuring everything around the model. Its KV cache holds a stamp a slot, which stands for the salt and all tokens
+up to that position: a step that reads a slot which holds anything but its own sequence's prefix stops the engine, so sharing is
+allowed exactly where it is sound, and a mistake in block management cannot hide. Knows plans, block tables and scripted tokens;
+knows no text, no queues and no clients.
 """
 
 import threading
@@ -23,13 +24,14 @@ Answer = Callable[[NDArray[np.int32]], Sequence[int]]
 
 
 class ScriptedExecutor:
-    """An `Executor` without a model. Tokens are a pure function of (prompt, position), so recomputing repeats them."""
+    """An `Executor` without a model. Tokens are a pure function of (prompt, index, position), so recomputing repeats them."""
 
     def __init__(
         self,
         *,
         num_blocks: int,
         block_size: int = 16,
+        host_blocks: int = 0,
         max_context: int = 4096,
         vocab_size: int = 256,
         answer: Answer | None = None,
@@ -37,6 +39,8 @@ class ScriptedExecutor:
         pace: Callable[[Plan], None] | None = None,
         step_fault: Callable[[Plan], BaseException | None] | None = None,
         row_fault: Callable[[int, int], str | None] | None = None,
+        move_pace: Callable[[bool], None] | None = None,
+        move_fault: Callable[[int], ExecutorError | None] | None = None,
         verify: bool = True,
     ) -> None:
         """Sets up an empty cache.
@@ -44,6 +48,7 @@ class ScriptedExecutor:
         Args:
             num_blocks: frames of the pool.
             block_size: positions in a frame.
+            host_blocks: blocks to swap to.
             max_context: most positions of one sequence.
             vocab_size: tokens are drawn from 0 to this, exclusive.
             answer: what to say; without it tokens are drawn pseudo-randomly from 1 to `vocab_size` - 1.
@@ -51,30 +56,41 @@ class ScriptedExecutor:
             pace: called in the worker thread during each step: sleep there, advance a virtual clock, or hold a `Gate`.
             step_fault: an error to raise instead of computing this plan; `ExecutorError` fails the step only.
             row_fault: (request, position of the token to sample) to the message of a failure of that row alone.
+            move_pace: called in the copying thread during each transfer, with whether it goes out.
+            move_fault: an error to raise instead of finishing the transfer of this number, counted from 0.
             verify: check the stamps; off, a step costs no time that grows with the context.
         """
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.host_blocks = host_blocks
         self.max_context = max_context
         self.vocab_size = vocab_size
         self.num_steps = 0
+        self.num_moves = 0
         self.closed = False
         self._answer = answer
         self._end_token = end_token
         self._pace = pace
         self._step_fault = step_fault
         self._row_fault = row_fault
+        self._move_pace = move_pace
+        self._move_fault = move_fault
         self._verify = verify
         self._columns = -(-max_context // block_size)
         self._tables: I32 = np.full((0, self._columns), NO_BLOCK, np.int32)
         self._request = np.full(0, -1, np.int64)
         self._prompt: I32 = np.zeros(0, np.int32)
         self._known: I32 = np.zeros(0, np.int32)
+        self._next: I32 = np.zeros(0, np.int32)
+        """By row: the position that comes next, or -1 where it may go back, its table being new."""
         self._seed = np.zeros(0, np.uint64)
         self._broken = np.zeros(0, np.bool_)
         self._answers: dict[int, NDArray[np.int32]] = {}
-        self._slot_request = np.full(num_blocks * block_size, -1, np.int64)
-        self._slot_position = np.full(num_blocks * block_size, -1, np.int32)
+        self._stamps: NDArray[np.uint64] = np.zeros((0, max_context), np.uint64)
+        """[rows, positions] what the slot of each known position of a row must hold."""
+        self._slots: NDArray[np.uint64] = np.zeros(num_blocks * block_size, np.uint64)
+        self._frames = self._slots.reshape(num_blocks, block_size)
+        self._hosts: NDArray[np.uint64] = np.zeros((host_blocks, block_size), np.uint64)
 
     def execute(self, plan: Plan, new: Sequence[NewSequence]) -> Sampled:
         """Takes in `new` and the table deltas, checks and stamps the plan's positions, answers from the script.
@@ -88,7 +104,7 @@ class ScriptedExecutor:
         self.num_steps += 1
         for sequence in new:
             self._take_in(sequence)
-        if [(s.request, 0, s.row) for s in new] != list(plan.admitted):
+        if [(s.request, s.index, s.row) for s in new] != list(plan.admitted):
             raise InvariantError(f"step {plan.step} admits other sequences than it was given")
         self._apply_deltas(plan)
         if self._pace is not None:
@@ -96,13 +112,38 @@ class ScriptedExecutor:
         fault = self._step_fault(plan) if self._step_fault is not None else None
         if fault is not None:
             if isinstance(fault, ExecutorError):
-                self._broken[plan.rows] = True
+                self._break(plan)
             raise fault
         sound = ~self._broken[plan.rows]
         self._check_shape(plan, sound)
+        self._copy(plan)
         if self._verify:
             self._stamp_and_read(plan, sound)
         return self._sample(plan)
+
+    def copy_out(self, frames: I32, hosts: I32) -> None:
+        """Copies stamps to host blocks; they are read at the very end, and what is written holds nothing before.
+
+        Raises:
+            ExecutorError: as injected by `move_fault`.
+        """
+        self._hosts[hosts] = _NOTHING
+        self._move(out=True)
+        self._hosts[hosts] = self._frames[frames]
+
+    def copy_in(self, frames: I32, hosts: I32) -> None:
+        """Copies stamps back, in the same way."""
+        self._frames[frames] = _NOTHING
+        self._move(out=False)
+        self._frames[frames] = self._hosts[hosts]
+
+    def _move(self, *, out: bool) -> None:
+        number, self.num_moves = self.num_moves, self.num_moves + 1
+        if self._move_pace is not None:
+            self._move_pace(out)
+        fault = self._move_fault(number) if self._move_fault is not None else None
+        if fault is not None:
+            raise fault
 
     def close(self) -> None:
         """Remembers that it was closed."""
@@ -111,25 +152,34 @@ class ScriptedExecutor:
     # -- sequences and tables ----------------------------------------------------------------------------------
 
     def _take_in(self, sequence: NewSequence) -> None:
-        row = sequence.row
+        row, prompt = sequence.row, sequence.prompt
         if row >= len(self._request):
-            more = max(16, row + 1 - len(self._request), len(self._request))
-            self._tables = np.vstack(
-                [self._tables, np.full((more, self._columns), NO_BLOCK, np.int32)]
-            )
-            self._request = np.concatenate([self._request, np.full(more, -1, np.int64)])
-            self._prompt = np.concatenate([self._prompt, np.zeros(more, np.int32)])
-            self._known = np.concatenate([self._known, np.zeros(more, np.int32)])
-            self._seed = np.concatenate([self._seed, np.zeros(more, np.uint64)])
-            self._broken = np.concatenate([self._broken, np.zeros(more, np.bool_)])
+            self._add_rows(max(16, row + 1 - len(self._request), len(self._request)))
         self._tables[row] = NO_BLOCK
         self._request[row] = sequence.request
-        self._prompt[row] = self._known[row] = len(sequence.prompt)
+        self._prompt[row] = self._known[row] = len(prompt)
+        self._next[row] = -1
         self._broken[row] = False
-        self._seed[row] = zlib.crc32(sequence.prompt.tobytes())
+        self._seed[row] = _seed(prompt, sequence.index)
+        if self._verify:
+            root = np.uint64(zlib.crc32(sequence.salt.encode()) + 1)
+            marks = _mix(prompt.astype(np.uint64), np.arange(len(prompt), dtype=np.uint64))
+            self._stamps[row, : len(prompt)] = root + np.cumsum(marks, dtype=np.uint64)
         self._answers.pop(row, None)
         if self._answer is not None:
-            self._answers[row] = np.asarray(self._answer(sequence.prompt), np.int32)
+            self._answers[row] = np.asarray(self._answer(prompt), np.int32)
+
+    def _add_rows(self, more: int) -> None:
+        self._tables = np.vstack([self._tables, np.full((more, self._columns), NO_BLOCK, np.int32)])
+        self._request = np.concatenate([self._request, np.full(more, -1, np.int64)])
+        self._prompt = np.concatenate([self._prompt, np.zeros(more, np.int32)])
+        self._known = np.concatenate([self._known, np.zeros(more, np.int32)])
+        self._next = np.concatenate([self._next, np.zeros(more, np.int32)])
+        self._seed = np.concatenate([self._seed, np.zeros(more, np.uint64)])
+        self._broken = np.concatenate([self._broken, np.zeros(more, np.bool_)])
+        if self._verify:
+            fresh = np.zeros((more, self.max_context), np.uint64)
+            self._stamps = np.concatenate([self._stamps, fresh])
 
     def _apply_deltas(self, plan: Plan) -> None:
         """Sets the changed entries. A first column starts a table anew, so that no entry from before can be read."""
@@ -144,6 +194,8 @@ class ScriptedExecutor:
             self._tables[rows[begin:first], cols[begin:first]] = blocks[begin:first]
             if first < len(rows):
                 self._tables[rows[first]] = NO_BLOCK
+                self._next[rows[first]] = -1
+                self._broken[rows[first]] = False
             begin = first
 
     # -- checks ------------------------------------------------------------------------------------------------
@@ -162,80 +214,131 @@ class ScriptedExecutor:
             & (ends >= self._known[plan.rows]),
         }
         decodes = np.arange(len(plan.rows)) < plan.num_decodes
-        wrong["is no decode"] = (
-            decodes & sound & ((plan.counts != 1) | (ends != self._known[plan.rows]))
-        )
+        wrong["is no decode"] = decodes & sound & ((plan.counts != 1) | ~plan.samples)
+        following = self._next[plan.rows]
+        wrong["does not go on where it was"] = sound & (following >= 0) & (plan.starts != following)
         for what, mask in wrong.items():
             if mask.any():
                 row = int(plan.rows[np.argmax(mask)])
                 raise InvariantError(f"step {plan.step}: row {row} {what}")
 
+    def _copy(self, plan: Plan) -> None:
+        """Copies blocks as they are."""
+        for source, target in zip(
+            plan.copy_sources.tolist(), plan.copy_targets.tolist(), strict=True
+        ):
+            self._frames[target] = self._frames[source]
+
+    def _break(self, plan: Plan) -> None:
+        """Nothing is known from now on of the requests that the plan names, nor of what it was to write."""
+        self._broken[np.isin(self._request, plan.requests)] = True
+        self._slots[self._places(plan.rows, plan.starts, plan.counts)[2]] = _NOTHING
+        self._frames[plan.copy_targets] = _NOTHING
+
+    def _places(self, rows: I32, starts: I32, counts: I32) -> tuple[I32, I32, NDArray[np.int64]]:
+        """(index into `rows`, position, slot) of positions [start, start + count) of each row that has a frame there."""
+        owner = np.repeat(np.arange(len(rows), dtype=np.int32), counts)
+        offsets = np.repeat(np.cumsum(counts) - counts, counts)
+        positions = (np.arange(len(owner)) - offsets + starts[owner]).astype(np.int32)
+        blocks = self._tables[rows[owner], positions // self.block_size].astype(np.int64)
+        slots = blocks * self.block_size + positions % self.block_size
+        held = blocks != NO_BLOCK
+        return owner[held], positions[held], slots[held]
+
     def _stamp_and_read(self, plan: Plan, sound: NDArray[np.bool_]) -> None:
         """Writes the plan's stamps, then reads all positions up to each row's end. O(sum of lengths)."""
         rows, starts, requests = plan.rows[sound], plan.starts[sound], plan.requests[sound]
-        lengths = starts + plan.counts[sound]
-        owner = np.repeat(np.arange(len(rows)), lengths)
-        positions = np.arange(len(owner), dtype=np.int32) - np.repeat(
-            np.cumsum(lengths) - lengths, lengths
-        )
-        blocks = self._tables[rows[owner], positions // self.block_size]
-        if (blocks == NO_BLOCK).any():
-            at = int(np.argmax(blocks == NO_BLOCK))
+        ends = starts + plan.counts[sound]
+        owner, positions, slots = self._places(rows, np.zeros_like(starts), ends)
+        if len(owner) < ends.sum():
+            at = int(np.argmax(np.bincount(owner, minlength=len(rows)) < ends))
+            missing = int(np.setdiff1d(np.arange(ends[at]), positions[owner == at])[0])
             raise InvariantError(
-                f"step {plan.step}: request {requests[owner[at]]} has no frame for position {positions[at]}"
+                f"step {plan.step}: request {requests[at]} has no frame for position {missing}"
             )
-        slots = blocks * self.block_size + positions % self.block_size
+        stamps = self._stamps[rows[owner], positions]
         written = positions >= starts[owner]
-        self._slot_request[slots[written]] = requests[owner[written]]
-        self._slot_position[slots[written]] = positions[written]
-        foreign = (self._slot_request[slots] != requests[owner]) | (
-            self._slot_position[slots] != positions
-        )
+        if len(np.unique(slots[written])) < np.count_nonzero(written):
+            raise InvariantError(f"step {plan.step}: two rows write one slot")
+        self._slots[slots[written]] = stamps[written]
+        foreign = self._slots[slots] != stamps
         if foreign.any():
             at = int(np.argmax(foreign))
             raise InvariantError(
-                f"step {plan.step}: request {requests[owner[at]]} reads position {positions[at]} in frame {blocks[at]}, "
-                f"which holds position {self._slot_position[slots[at]]} of request {self._slot_request[slots[at]]}"
+                f"step {plan.step}: request {requests[owner[at]]} reads position {positions[at]} "
+                f"in frame {slots[at] // self.block_size}, which holds something else"
             )
 
     # -- tokens ------------------------------------------------------------------------------------------------
 
     def _sample(self, plan: Plan) -> Sampled:
-        rows = plan.rows[plan.samples]
-        positions = (plan.starts + plan.counts)[plan.samples]
+        rows, positions = plan.sampling, plan.sampled_positions
+        if len(plan.fork_rows):
+            self._check_forks(plan)
         tokens = scripted_tokens(self._seed[rows], positions, self.vocab_size)
         if self._answer is not None:
             offsets = (positions - self._prompt[rows]).tolist()
             for index, (row, offset) in enumerate(zip(rows.tolist(), offsets, strict=True)):
                 answer = self._answers[row]
                 tokens[index] = answer[offset] if offset < len(answer) else self._end_token
-        self._known[rows] = positions + 1
         failures: list[tuple[int, str]] = []
         if self._row_fault is not None:
-            requests = plan.requests[plan.samples].tolist()
+            requests = self._request[rows].tolist()
             for index, (request, at) in enumerate(zip(requests, positions.tolist(), strict=True)):
                 message = self._row_fault(request, at)
                 if message is not None:
                     tokens[index] = 0
                     failures.append((index, message))
+        self._known[rows] = positions + 1
+        self._next[plan.rows] = plan.starts + plan.counts
+        self._next[plan.fork_rows] = positions[len(positions) - len(plan.fork_rows) :]
+        if self._verify:
+            known = positions < self.max_context
+            rows, at = rows[known], positions[known]
+            marks = _mix(tokens[known].astype(np.uint64), at.astype(np.uint64))
+            self._stamps[rows, at] = self._stamps[rows, at - 1] + marks
         tokens.flags.writeable = False
         return Sampled(tokens, tuple(failures))
+
+    def _check_forks(self, plan: Plan) -> None:
+        parents, children = plan.rows[plan.fork_from], plan.fork_rows
+        if not plan.samples[plan.fork_from].all():
+            raise InvariantError(f"step {plan.step} forks a row that samples nothing")
+        if (self._request[parents] != self._request[children]).any():
+            raise InvariantError(f"step {plan.step} forks a row of another request")
+
+
+_NOTHING = np.uint64(0)
+
+
+def _mix(high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """64 bits that depend on both halves, by the splitmix64 finaliser."""
+    x = (high << np.uint64(32)) + low
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: NDArray[np.uint64] = x ^ (x >> np.uint64(31))
+    return mixed
+
+
+def _seed(prompt: NDArray[np.int32], index: int) -> int:
+    """Sequences of one prompt differ; the first depends on the prompt alone."""
+    digest = zlib.crc32(prompt.tobytes())
+    return zlib.crc32(index.to_bytes(4, "little"), digest) if index else digest
 
 
 def scripted_tokens(
     seeds: NDArray[np.uint64], positions: NDArray[np.int32], vocab_size: int
 ) -> NDArray[np.int32]:
-    """Tokens in [1, vocab_size) from (seed, position) by the splitmix64 finaliser. Shapes [n], [n] -> [n] int32."""
-    x = (seeds << np.uint64(32)) + positions.astype(np.uint64)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    x ^= x >> np.uint64(31)
+    """Tokens in [1, vocab_size) from (seed, position). Shapes [n], [n] -> [n] int32."""
+    x = _mix(seeds, positions.astype(np.uint64))
     return (np.uint64(1) + x % np.uint64(vocab_size - 1)).astype(np.int32)
 
 
-def scripted_answer(prompt: NDArray[np.int32], num_tokens: int, vocab_size: int = 256) -> list[int]:
+def scripted_answer(
+    prompt: NDArray[np.int32], num_tokens: int, vocab_size: int = 256, index: int = 0
+) -> list[int]:
     """What a `ScriptedExecutor` without `answer` generates after `prompt`: the reference that streams are compared with."""
-    seeds = np.full(num_tokens, zlib.crc32(prompt.tobytes()), np.uint64)
+    seeds = np.full(num_tokens, _seed(prompt, index), np.uint64)
     positions = np.arange(len(prompt), len(prompt) + num_tokens, dtype=np.int32)
     tokens: list[int] = scripted_tokens(seeds, positions, vocab_size).tolist()
     return tokens

@@ -1,11 +1,12 @@
 """Stream: what one client reads of its generation, one merged delta at a time.
 
 Knows tokens, text and one reader; knows no scheduler and no transport. The engine writes from the event loop, never
-blocks, and never waits for the reader: what has not been read is merged into one pending `Delta`, so that a slow reader
-gets fewer and larger pieces and costs no more memory than its answer.
+blocks, and never waits for the reader: what has not been read is merged into one pending `Delta` for each choice, so that a
+slow reader gets fewer and larger pieces and costs no more memory than its answers.
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -14,7 +15,7 @@ from engine.requests import Delta, FinishReason, Generation
 
 
 class Detokenizer(Protocol):
-    """One stream's way from tokens to text."""
+    """One choice's way from tokens to text."""
 
     def push(self, tokens: Sequence[int]) -> tuple[str, bool]:
         """Adds tokens: (text that may be sent now, whether a stop string was completed)."""
@@ -39,7 +40,10 @@ class Codec(Protocol):
 
 
 class Stream:
-    """An asynchronous iterator of `Delta`: exactly one has `finish` set, and it is the last. For one reader."""
+    """An asynchronous iterator of `Delta`s of all choices, each with its `index`. For one reader.
+
+    Of each choice exactly one delta has `finish` set, and it is that choice's last; the iteration ends when all choices have.
+    """
 
     def __init__(
         self,
@@ -50,36 +54,32 @@ class Stream:
     ) -> None:
         self.request_id = request_id
         self.num_prompt = len(generation.prompt)
+        self.num_cached = 0
+        """Prompt tokens that the prefix cache held when the request was first admitted."""
         self.generation = generation
-        self.num_generated = 0
-        """Tokens accepted so far."""
-        self._codec = codec
-        self._stop_tokens = frozenset() if generation.ignore_eos else codec.stop_tokens
+        self.choices = tuple(Choice(self, i, codec) for i in range(generation.num_sequences))
+        """What the engine writes to."""
         self._on_abort = on_abort
-        self._detokenizer = codec.detokenizer(generation.stop)
-        self._accepted: list[int] = []
-        self._tentative: tuple[int, str, bool] | None = None
-        self._text: list[str] = []
-        self._num_tokens = 0
-        self._finish: FinishReason | None = None
-        self._error: str | None = None
-        self._over = False
+        self._ready: deque[Choice] = deque()
+        self._num_open = len(self.choices)
         self._reader: asyncio.Future[None] | None = None
-
-    # -- the reader's side -------------------------------------------------------------------------------------
 
     def __aiter__(self) -> "Stream":
         """Itself."""
         return self
 
     async def __anext__(self) -> Delta:
-        """What came since the last read; waits until there is text or the end.
+        """What came of one choice since it was last read; waits until there is text or an end.
+
+        Choices take turns. Waiting may be cancelled; nothing is lost by it.
 
         Raises:
-            StopAsyncIteration: the last delta has been read.
+            StopAsyncIteration: the last delta of every choice has been read.
             RuntimeError: another task is reading.
         """
-        while not self._text and self._finish is None:
+        while not self._ready:
+            if self.ended:
+                raise StopAsyncIteration
             if self._reader is not None:
                 raise RuntimeError("a stream has one reader, and another task is reading this one")
             self._reader = asyncio.get_running_loop().create_future()
@@ -87,25 +87,68 @@ class Stream:
                 await self._reader
             finally:
                 self._reader = None
-        if self._over:
-            raise StopAsyncIteration
-        delta = Delta("".join(self._text), self._num_tokens, self._finish, self._error)
-        self._text.clear()
-        self._num_tokens = 0
-        self._over = self._finish is not None
-        return delta
+        return self._ready.popleft().take()
 
     def abort(self) -> None:
-        """Ends the generation; the reader, if it still reads, gets `ABORT`. Without effect on a stream that ended."""
-        if self._finish is None:
+        """Ends what has not ended with `ABORT`, which the reader, if it still reads, gets to see. Idempotent."""
+        if not self.ended:
             self._on_abort(self)
 
     @property
     def ended(self) -> bool:
-        """Whether its last delta is there, read or not."""
-        return self._finish is not None
+        """Whether the last delta of every choice is there, read or not."""
+        return self._num_open == 0
+
+    @property
+    def num_generated(self) -> int:
+        """Tokens accepted so far, of all choices."""
+        return sum(choice.num_generated for choice in self.choices)
 
     # -- the engine's side -------------------------------------------------------------------------------------
+
+    def end(self, reason: FinishReason, error: str | None = None) -> None:
+        """Ends the choices that have not ended."""
+        for choice in self.choices:
+            if not choice.ended:
+                choice.end(reason, error)
+
+    def offer(self, choice: "Choice", *, again: bool) -> None:
+        """`choice` has something to read; `again`: something of it was there already, and was not read."""
+        if not again:
+            self._ready.append(choice)
+        self._num_open -= choice.ended
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+
+class Choice:
+    """One sequence of a stream: its tokens, its text, its end."""
+
+    def __init__(self, stream: Stream, index: int, codec: Codec) -> None:
+        self.stream = stream
+        self.index = index
+        self.row: int | None = None
+        """Of the plans that work for it, from its first admission on."""
+        self._codec = codec
+        self._stop_tokens = frozenset() if stream.generation.ignore_eos else codec.stop_tokens
+        self._detokenizer = codec.detokenizer(stream.generation.stop)
+        self._accepted: list[int] = []
+        self._tentative: tuple[int, str, bool] | None = None
+        self._text: list[str] = []
+        self._num_tokens = 0
+        self._waits_to_be_read = False
+        self.finish: FinishReason | None = None
+        self.error: str | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended."""
+        return self.finish is not None
+
+    @property
+    def num_generated(self) -> int:
+        """Tokens accepted so far."""
+        return len(self._accepted)
 
     def sampled(self, token: int) -> bool:
         """Decodes a token that a commit may accept or discard; whether the answer stops with it."""
@@ -122,30 +165,37 @@ class Stream:
         token, text, _ = self._tentative
         self._tentative = None
         self._accepted.append(token)
-        self.num_generated += 1
         self._num_tokens += 1
         if text:
             self._text.append(text)
-            self._wake()
+            self._offer()
 
     def discard(self) -> None:
         """Forgets the sampled token, which will be sampled again: decodes anew what was accepted before it. O(accepted)."""
         self._tentative = None
-        self._detokenizer = self._codec.detokenizer(self.generation.stop)
+        self._detokenizer = self._codec.detokenizer(self.stream.generation.stop)
         if self._accepted:
             self._detokenizer.push(self._accepted)
 
     def end(self, reason: FinishReason, error: str | None = None) -> None:
-        """Ends the stream; a complete answer also delivers what the detokenizer held back."""
-        assert self._finish is None
+        """Ends the choice; an answer that was not cut off by a fault also delivers what the detokenizer held back."""
+        assert self.finish is None
         self._tentative = None
-        if reason in (FinishReason.STOP, FinishReason.LENGTH):
+        if reason in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.TIMEOUT):
             rest = self._detokenizer.finish()
             if rest:
                 self._text.append(rest)
-        self._finish, self._error = reason, error
-        self._wake()
+        self.finish, self.error = reason, error
+        self._offer()
 
-    def _wake(self) -> None:
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
+    def take(self) -> Delta:
+        """What came since it was last taken."""
+        delta = Delta("".join(self._text), self._num_tokens, self.finish, self.error, self.index)
+        self._text.clear()
+        self._num_tokens = 0
+        self._waits_to_be_read = False
+        return delta
+
+    def _offer(self) -> None:
+        self.stream.offer(self, again=self._waits_to_be_read)
+        self._waits_to_be_read = True

@@ -1,83 +1,92 @@
-"""The one thread that runs the model. Plans go in without waiting; what comes out is handed to the event loop.
+"""A thread that does jobs one at a time: one runs the model, one copies blocks. Jobs go in without waiting; what comes out is
+handed to the event loop.
 
-Knows an executor and a clock; knows no core, no streams. The thread takes the next plan from its queue the moment a step
-ends, so it never waits for the event loop while a plan is there, and the event loop never waits for it.
+Knows a clock and what to do with a job; knows no core, no streams. The thread takes the next job from its queue the moment one
+ends, so it never waits for the event loop while a job is there, and the event loop never waits for it.
 """
 
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from queue import SimpleQueue
+from typing import Generic, TypeVar
 
 import anyio
 from msgspec import Struct
 
 from engine.core.errors import ExecutorError
-from engine.core.plan import Plan
-from engine.executor import Executor, NewSequence, Sampled
+
+Job = TypeVar("Job")
+Result = TypeVar("Result")
 
 
-class StepDone(Struct, frozen=True, eq=False):
-    """How a step went: what it sampled, or why it failed."""
+class Done(Struct, Generic[Job, Result], frozen=True, eq=False):
+    """How a job went: what it gave, or why it failed."""
 
-    step: int
+    job: Job
     started: int
     ended: int
-    outcome: Sampled | ExecutorError
+    outcome: Result | ExecutorError
 
 
 class Died(Struct, frozen=True, eq=False):
-    """The executor broke in a way that no step explains; nothing more will run."""
+    """The thread broke in a way that no job explains; it does nothing more."""
 
+    name: str
     cause: BaseException
 
 
-class Worker:
-    """Runs plans in order, one at a time, in a thread of its own. Made, started and stopped on the event loop."""
+class Worker(Generic[Job, Result]):
+    """Does jobs in order in a thread of its own. Made, started and stopped on the event loop."""
 
     def __init__(
         self,
-        executor: Executor,
+        name: str,
+        work: Callable[[Job], Result],
         clock: Callable[[], int],
-        deliver: Callable[[StepDone | Died], None],
+        deliver: Callable[[Done[Job, Result] | Died], None],
     ) -> None:
-        """`deliver` is called on the event loop, in plan order."""
-        self._executor = executor
+        """`work` is called in the thread, and may raise `ExecutorError`; `deliver` on the event loop, in the order of the jobs."""
+        self._name = name
+        self._do = work
         self._clock = clock
         self._deliver = deliver
-        self._queue: SimpleQueue[tuple[Plan, Sequence[NewSequence]] | None] = SimpleQueue()
+        self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._loop = asyncio.get_running_loop()
         self._stopped = anyio.Event()
-        self._thread = threading.Thread(target=self._work, name="kilburn-model", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=f"kilburn-{name}", daemon=True)
 
     def start(self) -> None:
         """Starts the thread."""
         self._thread.start()
 
-    def put(self, plan: Plan, new: Sequence[NewSequence]) -> None:
-        """Queues a plan and the sequences that it introduces."""
-        self._queue.put((plan, new))
+    def put(self, job: Job) -> None:
+        """Queues a job."""
+        self._queue.put(job)
 
-    async def stop(self) -> None:
-        """Lets the queued plans finish, then ends the thread."""
+    def finish(self) -> None:
+        """Ends the thread when the queued jobs are done."""
         self._queue.put(None)
+
+    async def ended(self) -> None:
+        """Waits for the end of the thread, after `finish`."""
         await self._stopped.wait()
         self._thread.join()
 
     def _work(self) -> None:
         try:
-            while (work := self._queue.get()) is not None:
+            while (job := self._queue.get()) is not None:
                 started = self._clock()
-                outcome: Sampled | ExecutorError
+                outcome: Result | ExecutorError
                 try:
-                    outcome = self._executor.execute(*work)
+                    outcome = self._do(job)
                 except ExecutorError as error:
                     outcome = error
                 except BaseException as cause:  # a thread must not end unseen
-                    self._post(self._deliver, Died(cause))
+                    self._post(self._deliver, Died(self._name, cause))
                     return
-                self._post(self._deliver, StepDone(work[0].step, started, self._clock(), outcome))
+                self._post(self._deliver, Done(job, started, self._clock(), outcome))
         finally:
             self._post(self._stopped.set)
 

@@ -107,7 +107,7 @@ class _Edge:
                 running=memory.num_running,
                 waiting=memory.num_waiting,
                 total_blocks=memory.total_blocks,
-                free_blocks=memory.free_blocks,
+                free_blocks=memory.free_blocks + memory.cached_blocks,
             )
         )
 

@@ -1,7 +1,7 @@
 """Recordings of a run: a header, then every call to the core with the decisions made in it. Written and read as streams.
 
-One JSON object a line, gzip where the name ends in `.gz`. Content appears as dense ids: equal prefixes of a prompt, block
-by block, get equal ids, in order of first appearance; tokens themselves only where the recording was asked to keep them.
+One JSON object a line, gzip where the name ends in `.gz`. Content appears as dense ids: equal prefixes, block by block, get
+equal ids, in order of first appearance; tokens themselves only where the recording was asked to keep them.
 Knows files and the core's record types; knows no engine, no clock and no model.
 """
 
@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from engine.core.config import CoreConfig
 from engine.core.errors import TraceError
-from engine.core.journal import Abort, Call, Commit, Schedule, Submit
+from engine.core.journal import Abort, Call, Commit, Expire, Schedule, Submit, Transferred
 from engine.core.log import (
     Admitted,
     Copied,
@@ -31,9 +31,10 @@ from engine.core.log import (
     Released,
     SwapEnded,
     SwapStarted,
+    Uncopied,
 )
 
-VERSION: Final = 1
+VERSION: Final = 2
 
 
 class Header(Struct, frozen=True, tag="kilburn-recording", kw_only=True):
@@ -48,12 +49,10 @@ class Header(Struct, frozen=True, tag="kilburn-recording", kw_only=True):
 
 
 class Prompt(Struct, frozen=True, tag="prompt"):
-    """Content of a request, ahead of its submission."""
+    """Tokens of a request, ahead of its submission; only in recordings that keep tokens."""
 
     request: int
-    content: tuple[int, ...]
-    """A dense id for each full block of the prompt; it stands for the whole prefix up to the block's end."""
-    tokens: tuple[int, ...] | None = None
+    tokens: tuple[int, ...]
 
 
 class Tokens(Struct, frozen=True, tag="tokens"):
@@ -71,8 +70,9 @@ class End(Struct, frozen=True, tag="close"):
 
 Line = (
     Header | Prompt | Tokens | End
-    | Submit | Abort | Schedule | Commit
-    | Admitted | Forked | Moved | Grew | Copied | Evicted | Preempted | SwapStarted | SwapEnded | Released | Ended
+    | Submit | Abort | Expire | Schedule | Commit | Transferred
+    | Admitted | Forked | Moved | Grew | Copied | Uncopied | Evicted
+    | Preempted | SwapStarted | SwapEnded | Released | Ended
 )  # fmt: skip
 
 
@@ -157,7 +157,7 @@ class RecordingReader:
         call: Call | None = None
         decisions: list[Record] = []
         for number, line in self.lines():
-            if isinstance(line, Submit | Abort | Schedule | Commit):
+            if isinstance(line, Call):
                 if call is not None:
                     yield Entry(at, call, tuple(decisions))
                 if line.call != expected:

@@ -1,12 +1,10 @@
 """Writes a recording while a server runs, and never at the server's expense.
 
 Knows the format in `recording.py`, one file and one thread; knows no engine. Lines are encoded by whoever calls and
-written by the thread. Equal prefixes of prompts are told apart by keyed digests whose key is forgotten with the writer.
+written by the thread.
 """
 
-import hashlib
 import logging
-import os
 import queue
 import threading
 import zlib
@@ -17,6 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.core.aliases import Aliases, DenseAliases, NoAliases
 from engine.core.config import CoreConfig
 from engine.core.errors import ConfigError
 from engine.core.ids import RequestId
@@ -26,6 +25,8 @@ from traces.recording import VERSION, End, Header, Line, Prompt, Tokens, config_
 
 _CHUNK_BYTES: Final = 1 << 16
 _GZIP: Final = 16 + zlib.MAX_WBITS
+
+_NO_ALIASES: Final = NoAliases()
 
 _LOG = logging.getLogger(__name__)
 
@@ -61,9 +62,7 @@ class RecordingWriter:
         self.path = path
         self.failure: str | None = None
         self._record_tokens = record_tokens
-        self._block_size = config.memory.block_size
-        self._content: dict[bytes, int] = {}
-        self._key = os.urandom(16)
+        self._aliases = DenseAliases(config.memory.block_size)
         self._encoder = msgspec.json.Encoder()
         self._buffer = bytearray()
         self._num_calls = 0
@@ -89,11 +88,15 @@ class RecordingWriter:
         self._thread = threading.Thread(target=self._write, name="kilburn-recording", daemon=True)
         self._thread.start()
 
+    @property
+    def aliases(self) -> Aliases:
+        """Under what names content is recorded."""
+        return self._aliases if self.failure is None else _NO_ALIASES
+
     def prompt(self, request: RequestId, tokens: NDArray[np.int32]) -> None:
-        """Notes the content of a request that is about to be submitted. O(tokens)."""
-        if self.failure is None:
-            kept = tuple(tokens.tolist()) if self._record_tokens else None
-            self._put(Prompt(request, self._content_ids(tokens), kept))
+        """Notes the tokens of a request that is about to be submitted, where tokens are kept."""
+        if self._record_tokens and self.failure is None:
+            self._put(Prompt(request, tuple(tokens.tolist())))
 
     def sampled(self, step: int, tokens: NDArray[np.int32]) -> None:
         """Notes what a step sampled, where tokens are kept."""
@@ -134,15 +137,6 @@ class RecordingWriter:
             return
         self._chunks.put(bytes(self._buffer))
         self._buffer.clear()
-
-    def _content_ids(self, tokens: NDArray[np.int32]) -> tuple[int, ...]:
-        """Chained keyed digests of the blocks, numbered as they first appear."""
-        ids, digest = [], self._key
-        for end in range(self._block_size, len(tokens) + 1, self._block_size):
-            block = tokens[end - self._block_size : end].tobytes()
-            digest = hashlib.blake2b(digest + block, digest_size=16, key=self._key).digest()
-            ids.append(self._content.setdefault(digest, len(self._content)))
-        return tuple(ids)
 
     def _write(self) -> None:
         """The thread: writes chunks until told to end; after a failure it only takes them away."""

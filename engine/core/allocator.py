@@ -116,6 +116,10 @@ class Allocator(Protocol):
         """
         ...
 
+    def uncopy(self, rows: list[int]) -> list[tuple[int, int, int]]:
+        """Takes back the copies of `rows` since the last `take_copies`: (row, source, copy) of each; the sources are shared again."""
+        ...
+
     def copied(self, sources: list[int]) -> None:
         """The copies from `sources` have run: their references go."""
         ...

@@ -42,7 +42,7 @@ class Status(Enum):
 class Group:
     """A request with rows. `rows` are those of its sequences that have not ended, first sequence first."""
 
-    __slots__ = ("rank", "request", "rows", "status", "swap")
+    __slots__ = ("rank", "request", "rows", "shared", "status", "swap")
 
     def __init__(self, waiting: Waiting, rank: int, rows: list[int]) -> None:
         self.request = waiting.request
@@ -51,6 +51,8 @@ class Group:
         self.status = Status.RUNNING
         self.swap = False
         """LEAVING: to the host, rather than to be computed again."""
+        self.shared = 0
+        """Leading positions that the first sequence computes for all: the others wait for them."""
 
 
 class OpenPlan:

@@ -52,13 +52,11 @@ class Commits:
         plan, book, tokens = entry.plan, self._book, results.tokens
         if plan.steps > 1:
             return self._accept_leap(entry, tokens)
-        rows, stops = sampling, results.stops
-        positions = plan.starts + plan.counts
-        if plan.num_decodes < len(plan.rows):
-            positions = np.concatenate([positions[plan.samples], positions[plan.fork_from]])
+        rows, stops, positions = sampling, results.stops, plan.sampled_positions
         if entry.gone:
             heard = _others(rows, entry.gone)
             self._refund(rows[~heard])
+            self._distrust(plan.step, rows[~heard & (stops == Finish.FAILED)])
             rows, stops, positions, tokens = (
                 rows[heard],
                 stops[heard],
@@ -96,35 +94,38 @@ class Commits:
 
     def _accept_leap(self, entry: OpenPlan, tokens: I32) -> Outcome:
         """Takes in a leap: of rows that are gone since, all tokens but the last."""
-        plan, memory = entry.plan, self._book.memory
+        plan = entry.plan
         heard = _others(plan.rows, entry.gone)
-        if memory.keeps_tokens:
-            for ahead in range(len(tokens)):
-                kept = slice(None) if ahead < plan.steps - 1 else heard
-                memory.accept(plan.rows[kept], plan.starts[kept] + ahead + 1, tokens[ahead][kept])
         self._refund(plan.rows[~heard])
         counts = np.where(heard, plan.steps, plan.steps - 1).astype(np.int32)
         nothing = np.zeros(0, np.int8)
         return self._outcome(plan, plan.rows, plan.requests, tokens, counts, NO_ROWS, nothing)
 
     def _fail(self, entry: OpenPlan) -> Outcome:
-        """Ends every request that the plan names and that still runs: what it computed is not to be trusted."""
+        """Ends every request that the plan names and that still runs. What it computed, for whomever, is not to be trusted."""
         plan, book = entry.plan, self._book
-        named = book.table.request[np.concatenate([plan.rows, plan.fork_rows])]
+        rows = np.concatenate([plan.rows, plan.fork_rows])
+        self._distrust(plan.step, rows)
         ended: list[int] = []
-        for request_id in dict.fromkeys(named.tolist()):
+        for request_id in dict.fromkeys(book.table.request[rows].tolist()):
             group = book.groups.get(RequestId(request_id))
             if group is not None and group.status is Status.RUNNING:
-                running = [r for r in group.rows if book.table.state[r] == State.RUNNING]
-                for row in running:
-                    self._book.memory.silence(row)
-                ended.extend(running)
+                ended.extend(r for r in group.rows if book.table.state[r] == State.RUNNING)
         self._refund(np.array([r for r in plan.sampling.tolist() if r in entry.gone], np.int32))
         reasons = np.full(len(ended), Finish.FAILED, np.int8)
         nothing = np.zeros(0, np.int64)
         return self._outcome(
             plan, NO_ROWS, nothing, NO_ROWS, NO_ROWS, np.array(ended, np.int32), reasons
         )
+
+    def _distrust(self, step: int, rows: I32) -> None:
+        """What a failed step computed for `rows`, running or not, is neither published nor swapped."""
+        book = self._book
+        for row in rows.tolist():
+            book.memory.silence(row)
+            group = book.groups.get(RequestId(int(book.table.request[row])))
+            if group is not None and group.status is Status.LEAVING:
+                self._pressure.recompute_instead(step, group)
 
     def _outcome(
         self,

@@ -1,7 +1,8 @@
 """Leaps: many decode steps in one call, where nothing but growth happens.
 
 A leap of k equals k single steps in state and in log, so it contains no admission, end, preemption, copy or transfer. It
-may follow an open plan, as a single step would, as long as that plan's commit changes nothing but positions.
+may follow an open plan, as a single step would, as long as that plan's commit changes nothing but positions. Nobody leaps
+while blocks are known by their tokens, because what is published next would depend on tokens that come with the commit.
 """
 
 from itertools import pairwise
@@ -29,6 +30,7 @@ def most_steps(book: Book, plan: Plan) -> int:
         and not book.finishing
         and not book.shared_tails
         and not book.dependent
+        and not book.memory.keeps_tokens
         and not any(e.gone or len(e.plan.copy_sources) for e in book.open)
     )
     if not quiet:

@@ -51,6 +51,15 @@ class Copied(Struct, frozen=True, tag="copy"):
     target: int
 
 
+class Uncopied(Struct, frozen=True, tag="uncopy"):
+    """A copy that no plan carried yet is taken back: `row` shares `source` again, and `target` is free."""
+
+    step: int
+    row: int
+    source: int
+    target: int
+
+
 class Evicted(Struct, frozen=True, tag="evict"):
     """Cached content left the index, least recently used first, to serve what follows in the log."""
 
@@ -113,6 +122,7 @@ Record = (
     | Moved
     | Grew
     | Copied
+    | Uncopied
     | Evicted
     | Preempted
     | SwapStarted

@@ -45,7 +45,8 @@ class BlockManager:
         self.host = SwapSpace(config.host_blocks)
         self._layouts: dict[int, Layout] = {}
         self._deltas: list[tuple[I32, I32, I32]] = []
-        self._copies: list[tuple[int, int]] = []
+        self._copies: list[tuple[int, int, int, int]] = []
+        """(row, column, source, copy) until `take_copies`."""
 
     @property
     def free_blocks(self) -> int:
@@ -221,12 +222,29 @@ class BlockManager:
         source, copy = int(self.tables.blocks[row, column]), int(taken[0])
         self.tables.blocks[row, column] = copy
         self.pool.moves[source] += 1
-        self._deltas.append(
-            (np.array([row], np.int32), np.array([column], np.int32), taken.astype(np.int32))
-        )
-        self._copies.append((source, copy))
+        self._deltas.append((np.array([row], np.int32), np.array([column], np.int32), taken))
+        self._copies.append((row, column, source, copy))
         self.num_copied += 1
         return source, copy
+
+    def uncopy(self, rows: list[int]) -> list[tuple[int, int, int]]:
+        """Takes back the copies of `rows` since the last `take_copies`: (row, source, copy) of each."""
+        undone = [entry for entry in self._copies if entry[0] in rows]
+        for row, column, source, copy in undone:
+            self._copies.remove((row, column, source, copy))
+            self.num_copied -= 1
+            # The copy's reference to the source becomes the table's again.
+            self.pool.moves[source] -= 1
+            self.tables.blocks[row, column] = source
+            self.pool.give(np.array([copy], np.int32))
+            self._deltas.append(
+                (
+                    np.array([row], np.int32),
+                    np.array([column], np.int32),
+                    np.array([source], np.int32),
+                )
+            )
+        return [(row, source, copy) for row, _, source, copy in undone]
 
     def copied(self, sources: list[int]) -> None:
         """The copies from `sources` have run: their references go."""
@@ -378,7 +396,7 @@ class BlockManager:
     def take_copies(self) -> list[tuple[int, int]]:
         """(source, copy) of the copy-on-writes since the last take, to run before the step that follows."""
         copies, self._copies = self._copies, []
-        return copies
+        return [(source, copy) for _, _, source, copy in copies]
 
     def check_invariants(self) -> None:
         """Raises `InvariantError` unless references are those of tables and transfers. O(frames + entries)."""

@@ -82,7 +82,10 @@ class Plan(Struct, frozen=True, eq=False):
     num_decodes: int
     """The first `num_decodes` rows compute exactly the token that the step before sampled."""
     admitted: tuple[tuple[RequestId, int, int], ...]
-    """(request, index of the sequence in it, row) of each sequence that gets its row with this plan. A row keeps its sequence through preemption."""
+    """(request, index of the sequence in it, row) of each sequence that gets its row with this plan. A row keeps its sequence through preemption.
+
+    The first sequence of each request also computes in this plan, and `starts` says how many of its positions were cached.
+    """
     delta_rows: I32
     """Block-table entries that changed since the plan before: table[delta_rows, delta_cols] = delta_blocks."""
     delta_cols: I32
@@ -113,6 +116,14 @@ class Plan(Struct, frozen=True, eq=False):
         if self.num_decodes == len(self.rows):
             return self.rows
         return np.concatenate([self.rows[self.samples], self.fork_rows])
+
+    @property
+    def sampled_positions(self) -> I32:
+        """Where the token of each entry of `sampling` stands; of a leap, that of the first step."""
+        ends = self.starts + self.counts
+        if self.num_decodes == len(self.rows):
+            return ends
+        return np.concatenate([ends[self.samples], ends[self.fork_from]])
 
     @property
     def num_tokens(self) -> int:

@@ -105,8 +105,8 @@ class Planner:
                 break
             group = self._book.groups[RequestId(int(table.request[row]))]
             first = group.rows[0]
-            if row != first and table.scheduled[first] < table.scheduled[row]:
-                continue  # The first sequence computes what this one shares.
+            if row != first and table.scheduled[first] < group.shared:
+                continue
             left = int(table.target[row] - table.scheduled[row])
             count = min(budget, left)
             chunks.append((row, count))

@@ -116,6 +116,8 @@ class Pressure:
                 recompute_ns,
             )
         )
+        for row, source, copy in book.memory.uncopy(rows):
+            book.record(records.Uncopied(book.next_step, row, source, copy))
         for row, tokens in zip(rows, known.tolist(), strict=True):
             book.stop_running(row)
             table.state[row] = State.OFF
@@ -146,12 +148,21 @@ class Pressure:
         for row in rows:
             # The next token to sample needs one position computed again.
             table.scheduled[row] = min(table.scheduled[row], table.known[row] - 1)
+        if group.swap and table.scheduled[rows[0]] < group.shared:
+            # The others hold frames that are still to be computed.
+            self.recompute_instead(step, group)
         if group.swap and self._move_out(step, group, rows):
             return
         self.num_recompute += 1
         for row in rows:
             book.give_back(step, row)
         self._can_resume(group, Status.PREEMPTED)
+
+    def recompute_instead(self, step: int, group: Group) -> None:
+        """`group`, which is off, holds states that are not to be kept: they do not go to the host."""
+        if group.swap:
+            group.swap = False
+            self._book.record(records.SwapEnded(step, group.request.id, -1, ok=False))
 
     def _move_out(self, step: int, group: Group, rows: list[int]) -> bool:
         book, table, memory = self._book, self._book.table, self._book.memory
@@ -194,6 +205,7 @@ class Pressure:
                 return False
             self._back(group)
             self._admitted(rows, [memory.last_hits] + [0] * (len(rows) - 1))
+            group.shared = 0
             group.status = Status.MOVING_IN
             self._start(book.next_step, group, out=False, frames=move.frames, hosts=move.hosts)
             return True
@@ -202,6 +214,7 @@ class Pressure:
             return False
         self._back(group)
         shared, first = common // memory.block_size, memory.last_hits
+        group.shared = shared * memory.block_size if len(rows) > 1 else 0
         self._admitted(rows, [first] + [shared] * (len(rows) - 1))
         for row in rows:
             table.scheduled[row] = (first if row == rows[0] else shared) * memory.block_size

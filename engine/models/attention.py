@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 import torch
 import torch.nn.functional as fn
+from numpy.typing import NDArray
 
 from engine.models.rotary import Rotary
 from engine.models.shape import ModelShape
@@ -21,6 +22,8 @@ class AttentionBackend(Protocol):
 
     num_blocks: int
     block_size: int
+    frames: NDArray[np.uint8]
+    """[parts, num_blocks, bytes], a view of the pool: each frame is `frames[:, i]`, opaque bytes."""
 
     def begin(self, step: Step) -> None:
         """Takes in a step; arrays of `step` stay unchanged until the next call."""
@@ -58,6 +61,9 @@ class TorchAttention:
         self.pool = torch.zeros(
             (shape.num_layers, 2, num_blocks, shape.num_kv_heads, block_size, shape.head_size),
             dtype=dtype,
+        )
+        self.frames = (
+            self.pool.view(torch.uint8).numpy().reshape(2 * shape.num_layers, num_blocks, -1)
         )
 
     def begin(self, step: Step) -> None:

@@ -108,6 +108,7 @@ class CompiledLlama:
             torch.cat((rotary.cos, rotary.sin), dim=1).numpy(),
             self._team,
         )
+        self.frames = self._decoder.frames
 
     def forward(self, step: Step) -> torch.Tensor:
         """Logits [S, vocabulary] float32 of the step's sampled places, valid until the next call."""

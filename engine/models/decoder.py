@@ -2,13 +2,18 @@
 
 from typing import Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from engine.models.step import Step
 
 
 class Decoder(Protocol):
     """A model with its own paged pool."""
+
+    frames: NDArray[np.uint8]
+    """[parts, num_blocks, bytes], a view of the pool: each frame is `frames[:, i]`, opaque bytes. No parts where it is not host memory."""
 
     def forward(self, step: Step) -> torch.Tensor:
         """Logits [S, vocabulary] float32 of the step's sampled places.

@@ -22,6 +22,7 @@ class Llama:
     ) -> None:
         """`tensors`: the layout of `engine/weights/convert.py`; packed copies are made of the matrices."""
         self._attention = attention
+        self.frames = attention.frames
         self._eps = shape.norm_eps
         self._embed = tensors["embed"]
         self._norm = tensors["norm"]

@@ -79,6 +79,8 @@ class TritonAttention:
         self.sent: SentStep | None = None
         """The step that `attend` serves."""
         self.kv_heads = shape.num_kv_heads
+        self.frames = np.zeros((0, num_blocks, 0), np.uint8)
+        """Nothing of the pool is host memory."""
         self.dtype = dtype
         self.pool = self._new_pool(num_blocks)
 

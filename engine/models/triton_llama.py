@@ -16,6 +16,7 @@ from engine.models.step import Step
 from engine.models.triton_attention import SentStep, TritonAttention
 from kernels.attention.launch import Batch
 from kernels.attention.schedule import even_share, fixed_splits
+from kernels.cache.swap import HostPool
 
 BUCKETS: Final = (1, 2, 4, *range(8, 257, 8))
 """Rows of the captured graphs."""
@@ -34,6 +35,8 @@ class TritonLlama:
         self._attention = attention
         self._buckets = sorted(buckets)
         self._decodes: dict[int, _Decodes] = {}
+        self.frames = attention.frames
+        """The pool is not host memory: see `copies`."""
 
     def forward(self, step: Step) -> torch.Tensor:
         """Logits [S, vocabulary] float32 on the device, valid until the next call."""
@@ -46,6 +49,10 @@ class TritonLlama:
         sent = attention.sent
         assert sent is not None
         return self._llama.compute(sent.ids, sent.sampled)
+
+    def copies(self, host_blocks: int) -> HostPool:
+        """Copies of blocks within the pool, and to and from `host_blocks` blocks of host memory."""
+        return HostPool(self._attention.pool.flatten(0, 1), host_blocks)
 
     def close(self) -> None:
         """Drops the graphs."""

@@ -108,6 +108,7 @@ class Decoder:
         self._embed = self._place(linear.pack_q8(embed))
         self._head = self._embed if head is None else self._place(linear.pack_q8(head))
         self._attention = PagedAttention(shape.pool, rotary, team)
+        self.frames = self._attention.pool.reshape(shape.pool.num_layers, shape.pool.num_blocks, -1)
         self._sampled = 0
 
     def _place(self, packed: tuple[Bytes, Bytes]) -> tuple[int, int]:

@@ -120,7 +120,7 @@ async def test_resumed_request_repeats_prompt_and_output_and_streams_no_token_tw
             clients.start_soon(ask, PROMPT)
             clients.start_soon(ask, other)
         engine.stop()
-    assert engine.num_preemptions >= 1
+    assert engine.counters.preemptions >= 1
     for prompt in (PROMPT, other):
         assert text_of(answers[prompt[0]]) == whole_answer(prompt, 20)
         assert tokens_of(answers[prompt[0]]) == 20

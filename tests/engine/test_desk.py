@@ -5,6 +5,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from engine.core.aliases import PlainAliases
 from engine.core.ids import RequestId
 from engine.core.journal import Abort, Call, Commit, Schedule, Submit
 from engine.core.log import Admitted, Ended, Record
@@ -16,6 +17,7 @@ from tests.engine.toy import core_config
 
 class Ledger:
     def __init__(self) -> None:
+        self.aliases = PlainAliases(4)
         self.calls: list[Call] = []
         self.decisions: list[list[Record]] = []
 

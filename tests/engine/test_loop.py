@@ -1,7 +1,6 @@
 """The live loop on the scripted executor: what a stream delivers, what is refused, and how everything ends."""
 
 import threading
-from contextlib import asynccontextmanager
 
 import anyio
 import anyio.lowlevel
@@ -11,6 +10,7 @@ import pytest
 from engine.core.errors import CapacityError, ConfigError, ExecutorError, RequestError
 from engine.requests import Delta, FinishReason
 from engine.scripted import Gate, scripted_answer
+from tests.engine.running import running
 from tests.engine.toy import (
     END,
     core_config,
@@ -25,17 +25,8 @@ from tests.engine.toy import (
 )
 
 
-@asynccontextmanager
-async def running(engine):
-    """Not for tests in which `run` raises or is cancelled."""
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(engine.run)
-        yield
-        engine.stop()
-
-
 def model_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "kilburn-model"]
+    return [t.name for t in threading.enumerate() if t.name.startswith("kilburn-")]
 
 
 # -- streams -----------------------------------------------------------------------------------------------------
@@ -176,7 +167,7 @@ async def test_aborted_request_gives_its_frames_back_whatever_its_state(state):
     }[state]
     async with running(engine):
         if state == "preempted":
-            while not engine.num_preemptions:
+            while not engine.counters.preemptions:
                 gate.let_go(1)
                 await anyio.lowlevel.checkpoint()
         else:
@@ -299,7 +290,9 @@ async def test_step_that_never_ends_does_not_keep_a_stopping_engine():
         await in_thread(gate.wait_until_running, 0)
         engine.stop()
     assert (await read(stream))[-1].finish is FinishReason.ERROR
-    stuck = next(thread for thread in threading.enumerate() if thread.name == "kilburn-model")
+    stuck = next(
+        thread for thread in threading.enumerate() if thread.name == "kilburn-model runner"
+    )
     gate.open()
     await in_thread(stuck.join)
 

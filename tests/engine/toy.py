@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 
-from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig
+from engine.core.config import CoreConfig
 from engine.executor import SamplingParams
 from engine.loop import Engine, Recorder
 from engine.requests import Delta, Generation
@@ -51,12 +52,31 @@ def spelled(tokens: Sequence[int]) -> str:
 
 
 def core_config(
-    num_blocks: int = 8, block_size: int = 4, max_context: int = 64, **scheduler: int
+    num_blocks: int = 8,
+    block_size: int = 4,
+    max_context: int = 64,
+    host_blocks: int = 0,
+    prefix_cache: bool = True,
+    watermark: float = 0.01,
+    **scheduler: object,
 ) -> CoreConfig:
-    scheduler = {"token_budget": 64, "max_batch": 16} | scheduler
-    return CoreConfig(
-        memory=MemoryConfig(num_blocks=num_blocks, block_size=block_size),
-        scheduler=SchedulerConfig(max_context=max_context, **scheduler),
+    return msgspec.convert(
+        {
+            "memory": {
+                "num_blocks": num_blocks,
+                "block_size": block_size,
+                "host_blocks": host_blocks,
+                "prefix_cache": prefix_cache,
+                "watermark": watermark,
+            },
+            "scheduler": {
+                "max_context": max_context,
+                "token_budget": 64,
+                "max_batch": 16,
+                **scheduler,
+            },
+        },
+        CoreConfig,
     )
 
 
@@ -64,6 +84,7 @@ def scripted(config: CoreConfig, **options: object) -> ScriptedExecutor:
     return ScriptedExecutor(
         num_blocks=config.memory.num_blocks,
         block_size=config.memory.block_size,
+        host_blocks=config.memory.host_blocks,
         max_context=config.scheduler.max_context,
         **options,  # type: ignore[arg-type]
     )
@@ -90,6 +111,7 @@ def generation(
     max_tokens: int | None = None,
     stop: tuple[str, ...] = (),
     ignore_eos: bool = False,
+    **fields: object,
 ) -> Generation:
     return Generation(
         prompt=np.array(prompt, np.int32),
@@ -97,6 +119,7 @@ def generation(
         sampling=SamplingParams(),
         stop=stop,
         ignore_eos=ignore_eos,
+        **fields,  # type: ignore[arg-type]
     )
 
 

@@ -111,7 +111,7 @@ FILTERS = {
     "presence_alone": {"presence": 4.0, "output": tuple(range(40))},
     "bias": {"bias": {3: 8.0, 100: -50.0, 150: 6.0}},
     "penalty_then_bias": {"repetition": 3.0, "output": (3,), "bias": {3: 9.0}},
-    "forbidden": {"temperature": 4.0, "bias": dict.fromkeys(range(0, 170, 2), -1e+30)},
+    "forbidden": {"temperature": 4.0, "bias": dict.fromkeys(range(0, 170, 2), -1e30)},
 }
 
 

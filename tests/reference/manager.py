@@ -11,7 +11,7 @@ from tests.reference.prefixes import Key, Prefixes
 Member = tuple[int, int]
 
 
-class Sequence_:
+class Row:
     """A row: its frames, what its positions hold, and how many of its blocks it has made findable (None: no more)."""
 
     def __init__(self, salt: str, keys: "Content | None") -> None:
@@ -49,7 +49,7 @@ class Manager:
         self.moves = [0] * num_blocks
         self.prefixes = Prefixes()
         self.prefix_cache = prefix_cache
-        self.rows: dict[int, Sequence_] = {}
+        self.rows: dict[int, Row] = {}
         self.host_free = list(range(host_blocks - 1, -1, -1))
         self.layouts: dict[int, list[list[int]]] = {}
         self.last_hits = 0
@@ -58,7 +58,7 @@ class Manager:
         return -(-num_tokens // self.size)
 
     def open(self, row: int, content: Content | None, salt: str) -> None:
-        self.rows[row] = Sequence_(salt, content if self.prefix_cache else None)
+        self.rows[row] = Row(salt, content if self.prefix_cache else None)
 
     def close(self, row: int) -> None:
         assert not self.rows[row].frames
@@ -116,7 +116,7 @@ class Manager:
             tokens = list(content.tokens)
             content = Content(tokens, content.ids, content.trace_block)
             content.num_prompt = above.content.num_prompt
-        self.rows[child] = Sequence_(above.salt, content)
+        self.rows[child] = Row(above.salt, content)
         self.rows[child].frames = list(above.frames)
         self.rows[child].published = above.published
         self.frames.share(above.frames)

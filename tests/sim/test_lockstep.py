@@ -14,7 +14,8 @@ from engine.core.journal import Commit, Schedule, Submit
 from engine.core.log import Admitted, Preempted
 from engine.core.plan import Finish
 from sim.cli import replay
-from sim.lockstep import check_journal, check_twin, replay_lockstep
+from sim.lockstep import check_twin, replay_lockstep
+from sim.rerun import check_journal
 from tests.conftest import DATA
 from tests.engine.crowd import Told, let_in
 from tests.engine.toy import core_config, scripted, toy_engine
@@ -23,7 +24,7 @@ from traces.recording_writer import RecordingWriter
 
 
 class VirtualClock:
-    """Moved on by the model's steps, read by the event loop: two threads, one integer."""
+    """Transferred on by the model's steps, read by the event loop: two threads, one integer."""
 
     def __init__(self) -> None:
         self._now = 0
@@ -62,7 +63,7 @@ async def record_crowd(
         told = await let_in(engine, clients, seed)
         engine.stop()
     writer.close()
-    assert engine.num_preemptions > 0
+    assert engine.counters.preemptions > 0
     return told
 
 
@@ -110,7 +111,7 @@ async def test_run_that_was_stopped_in_the_middle_is_repeated(tmp_path):
     engine = toy_engine(config, scripted(config), writer)
 
     async def stop_soon():
-        while engine.num_preemptions < 3:
+        while engine.counters.preemptions < 3:
             await anyio.lowlevel.checkpoint()
         engine.stop()
 

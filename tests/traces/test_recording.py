@@ -7,10 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from engine.core.content import TokenContent
 from engine.core.errors import ConfigError, TraceError
 from engine.core.ids import RequestId
-from engine.core.journal import Abort, Commit, Schedule, Submit
-from engine.core.log import Admitted, Ended, Grew, Preempted, Released
+from engine.core.journal import Abort, Commit, Expire, Schedule, Submit, Transferred
+from engine.core.log import Admitted, Ended, Grew, Preempted, Released, SwapEnded
+from engine.core.plan import Request
+from engine.core.scheduler import Scheduler
+from engine.desk import Desk
 from tests.engine.toy import core_config
 from traces.recording import Prompt, RecordingReader, Tokens
 from traces.recording_writer import RecordingWriter
@@ -26,6 +30,11 @@ CALLS = [
     ),
     (Commit(5, 30, 1, 20, 29, (), "the device hiccuped"), []),
     (Abort(6, 31, 0, ended=True), [Ended(2, 0, -1, 4)]),
+    (Expire(7, 32, (1, 2)), [Ended(2, 1, -1, 5), Ended(2, 2, -1, 5)]),
+    (
+        Transferred(8, 33, 4, ok=False, started=21, ended=25, digest=77),
+        [SwapEnded(2, 3, 4, ok=False)],
+    ),
 ]
 
 
@@ -51,7 +60,7 @@ def test_every_call_is_read_as_it_was_written(tmp_path, name):
         assert not reader.header.has_tokens
         entries = list(reader.entries())
     assert [(entry.call, list(entry.decisions)) for entry in entries] == CALLS
-    assert [entry.line for entry in entries] == [2, 3, 4, 7, 8, 11, 12]
+    assert [entry.line for entry in entries] == [2, 3, 4, 7, 8, 11, 12, 14, 17]
 
 
 def test_name_that_ends_in_gz_is_compressed(tmp_path):
@@ -62,7 +71,8 @@ def test_name_that_ends_in_gz_is_compressed(tmp_path):
 def test_content_is_dense_ids_that_equal_prefixes_share(tmp_path):
     path = tmp_path / "run.jsonl"
     writer = RecordingWriter(path, config=core_config(block_size=4), model="toy")
-    for request, tokens in enumerate(
+    desk = Desk(Scheduler(core_config(block_size=4)), lambda: 0, writer)
+    for number, tokens in enumerate(
         [
             [1, 2, 3, 4, 5, 6, 7, 8, 9],
             [1, 2, 3, 4, 5, 6, 7, 8],
@@ -71,12 +81,19 @@ def test_content_is_dense_ids_that_equal_prefixes_share(tmp_path):
             [1, 2, 3],
         ]
     ):
-        writer.prompt(RequestId(request), np.array(tokens, np.int32))
+        prompt = np.array(tokens, np.int32)
+        writer.prompt(RequestId(number), prompt)
+        desk.submit(
+            Request(RequestId(number), len(tokens), 2, content=TokenContent(prompt), salt="s3cret")
+        )
     writer.sampled(0, np.array([7], np.int32))
     writer.close()
-    assert [prompt.content for prompt in prompts(path)] == [(0, 1), (0, 1), (0, 2), (3,), ()]
-    assert all(prompt.tokens is None for prompt in prompts(path))
-    assert b'"tokens":[' not in path.read_bytes()
+    with RecordingReader(path) as reader:
+        calls = [entry.call for entry in reader.entries()]
+    assert [call.content for call in calls] == [(0, 1), (0, 1), (0, 2), (3,), ()]
+    assert prompts(path) == []
+    assert b'tokens":[' not in path.read_bytes()
+    assert b"s3cret" not in path.read_bytes()
 
 
 def test_tokens_are_kept_on_request(tmp_path):
@@ -88,7 +105,7 @@ def test_tokens_are_kept_on_request(tmp_path):
     with RecordingReader(path) as reader:
         assert reader.header.has_tokens
         lines = [line for _, line in reader.lines()]
-    assert lines[:2] == [Prompt(0, (), (1, 2, 3)), Tokens(0, (7, 8))]
+    assert lines[:2] == [Prompt(0, (1, 2, 3)), Tokens(0, (7, 8))]
 
 
 # -- bad disks ---------------------------------------------------------------------------------------------------
@@ -153,8 +170,8 @@ def replace_line(path: Path, number: int, line: bytes | None) -> None:
         (3, b'{"type":"surprise"}', r"line 3: not a line of a recording: .*surprise"),
         (3, None, "line 3: call 2 stands where call 1 should"),
         (2, b'{"type":"end","step":0,"request":0,"index":0,"reason":1}', "line 2: a decision"),
-        (14, b'{"type":"close","calls":9}', "line 14: 9 calls were made, but 7 are here"),
-        (14, None, "line 14: the recording was cut short here"),
+        (19, b'{"type":"close","calls":11}', "line 19: 11 calls were made, but 9 are here"),
+        (19, None, "line 19: the recording was cut short here"),
     ],
 )
 def test_damage_is_named_by_its_line(tmp_path, number, line, message):
@@ -166,15 +183,15 @@ def test_damage_is_named_by_its_line(tmp_path, number, line, message):
 
 def test_what_stands_after_the_last_line_is_damage(tmp_path):
     path = written(tmp_path / "run.jsonl")
-    path.write_bytes(path.read_bytes() + b'{"type":"close","calls":7}\n')
-    with pytest.raises(TraceError, match="line 15: there is something after"):
+    path.write_bytes(path.read_bytes() + b'{"type":"close","calls":9}\n')
+    with pytest.raises(TraceError, match="line 20: there is something after"):
         read_all(path)
 
 
 def test_recording_of_another_version_is_refused(tmp_path):
     path = written(tmp_path / "run.jsonl")
-    path.write_bytes(path.read_bytes().replace(b'"version":1', b'"version":2', 1))
-    with pytest.raises(TraceError, match="has version 2; this program reads version 1"):
+    path.write_bytes(path.read_bytes().replace(b'"version":2', b'"version":9', 1))
+    with pytest.raises(TraceError, match="has version 9; this program reads version 2"):
         read_all(path)
 
 

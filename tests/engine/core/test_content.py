@@ -22,7 +22,7 @@ def test_generated_tokens_of_a_trace_have_no_key_though_the_last_id_reaches_over
 
 
 @pytest.mark.parametrize(
-    ("block", "expected"), [(2, [5, 5, 6, 6, 7]), (4, [5, 6]), (3, [5, 6, 6]), (8, [6]), (16, [])]
+    ("block", "expected"), [(2, [5, 5, 6, 6, 7]), (4, [5, 6]), (3, [5, 6, 7]), (8, [6]), (16, [])]
 )
 def test_a_block_is_named_by_the_trace_block_that_holds_its_last_position(block, expected):
     rows = contents(block, TraceContent(np.array([5, 6, 7]), 4), num_prompt=11)

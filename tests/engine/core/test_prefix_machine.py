@@ -90,7 +90,6 @@ class IndexWorld(World):
         self.index.check_invariants()
         assert np.flatnonzero(self.indexed).tolist() == sorted(self.model.chain_of)
         for node in self.index._nodes.values():
-            assert len({label for label in node.children}) == len(node.children)
             assert node.size or node.children or node.parent is self.index._root
 
     def finish(self, choose: Choose) -> None:
