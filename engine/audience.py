@@ -81,6 +81,7 @@ class Audience:
             stops[index] = Finish.FAILED
             errors[int(rows[index])] = message
         choices = {}
+        logprobs = dict(sampled.logprobs)
         for index, (row, token) in enumerate(
             zip(rows.tolist(), sampled.tokens.tolist(), strict=True)
         ):
@@ -88,7 +89,7 @@ class Audience:
             if choice is None:
                 continue
             choices[row] = choice
-            if row not in errors and choice.sampled(token):
+            if row not in errors and choice.sampled(token, logprobs.get(index)):
                 stops[index] = Finish.STOP
         stops.flags.writeable = False
         return Heard(Results(rows, sampled.tokens, stops), choices, errors)

@@ -19,6 +19,8 @@ from msgspec import Struct
 
 from engine.core import journal
 from engine.core.aliases import Aliases
+from engine.core.book import Status
+from engine.core.frames import FrameMap
 from engine.core.ids import RequestId, TimeNs
 from engine.core.journal import Call
 from engine.core.log import Record
@@ -46,6 +48,10 @@ class CallRecorder(Protocol):
     def call(self, call: Call, decisions: list[Record]) -> None:
         """Takes in one call and what the core decided in it; the list is the recorder's from now on."""
         ...
+
+
+Watcher = Callable[[list[Record]], None]
+"""Is told the decisions of each call, just after it. Must neither raise nor block, nor change the list."""
 
 
 class Counters(Struct, frozen=True):
@@ -81,6 +87,7 @@ class Desk:
         self._max_open = scheduler.config.scheduler.max_open_plans
         self._moving: dict[int, Transfer] = {}
         self._started: list[Transfer] = []
+        self._watcher: Watcher | None = None
 
     @property
     def open_plans(self) -> tuple[Plan, ...]:
@@ -112,6 +119,19 @@ class Desk:
         """The pool and the queues now."""
         return self._scheduler.memory()
 
+    def frames(self) -> FrameMap:
+        """What lies in each frame now."""
+        return self._scheduler.frames()
+
+    def statuses(self) -> dict[RequestId, Status]:
+        """Where each request that has been admitted stands."""
+        return self._scheduler.statuses()
+
+    def watch(self, watcher: Watcher | None) -> None:
+        """Tells `watcher` all decisions from now on, in place of whom it told before."""
+        self._watcher = watcher
+        self._scheduler.keep_log(keep=watcher is not None or self._recorder is not None)
+
     def next_timer(self) -> TimeNs | None:
         """When the driver should call `expire` though nothing else happens."""
         return self._scheduler.next_timer()
@@ -128,7 +148,7 @@ class Desk:
         answer = self._scheduler.submit(request, now)
         if (to := self._recorder) is not None:
             self._write(to, journal.submitted(self.num_calls, now, request, answer, to.aliases))
-        self.num_calls += 1
+        self._tell()
         return answer
 
     def abort(self, request: RequestId) -> bool:
@@ -137,7 +157,7 @@ class Desk:
         ended = self._scheduler.abort(request, now)
         if (to := self._recorder) is not None:
             self._write(to, journal.aborted(self.num_calls, now, request, ended, to.aliases))
-        self.num_calls += 1
+        self._tell()
         return ended
 
     def expire(self) -> tuple[RequestId, ...]:
@@ -146,7 +166,7 @@ class Desk:
         ended = self._scheduler.expire(now)
         if (to := self._recorder) is not None:
             self._write(to, journal.expired(self.num_calls, now, ended, to.aliases))
-        self.num_calls += 1
+        self._tell()
         return ended
 
     def transfer_done(self, number: int, started: int, ended: int, *, ok: bool) -> None:
@@ -161,7 +181,7 @@ class Desk:
         if self._recorder is not None:
             record = journal.transferred(self.num_calls, now, transfer, ok, started, ended)
             self._write(self._recorder, record)
-        self.num_calls += 1
+        self._tell()
 
     # -- boundaries --------------------------------------------------------------------------------------------
 
@@ -182,7 +202,7 @@ class Desk:
                 self.num_calls, now, plan, results, outcome, started, ended, to.aliases
             )
             self._write(to, record)
-        self.num_calls += 1
+        self._tell()
         return outcome, self._plan(now)
 
     def take_transfers(self) -> list[Transfer]:
@@ -196,7 +216,7 @@ class Desk:
             answer = self._scheduler.schedule(now)
             if (to := self._recorder) is not None:
                 self._write(to, journal.scheduled(self.num_calls, now, answer, to.aliases))
-            self.num_calls += 1
+            self._tell()
             if not isinstance(answer, Plan):
                 break
             self._open.append(answer)
@@ -211,4 +231,15 @@ class Desk:
         return TimeNs(self._last)
 
     def _write(self, recorder: CallRecorder, call: Call) -> None:
-        recorder.call(call, self._scheduler.take_log())
+        log = self._scheduler.take_log()
+        recorder.call(call, log)
+        if log and self._watcher is not None:
+            self._watcher(log)
+
+    def _tell(self) -> None:
+        """Ends a call: tells the watcher what no recorder took."""
+        self.num_calls += 1
+        if self._watcher is not None and self._recorder is None:
+            log = self._scheduler.take_log()
+            if log:
+                self._watcher(log)

@@ -73,8 +73,10 @@ class StopStrings:
                 return 0
             state = self._fail[state]
 
-    def feed(self, state: int, text: str) -> tuple[int, str, bool]:
+    def feed(self, state: int, text: str, *, include: bool = False) -> tuple[int, str, bool]:
         """Reads `text` after whatever `state` holds back: (new state, text that is safe to send, whether a stop matched).
+
+        `include`: the text of the match may be sent, too.
 
         After a match the sent text is complete and the state is of no further use. O(len(text)) amortised over a stream.
         """
@@ -90,7 +92,7 @@ class StopStrings:
             state = self._step(state, text[at])
             at += 1
             if self._match[state]:
-                end = self._depth[held] + at - self._match[state]
+                end = self._depth[held] + at - (0 if include else self._match[state])
                 return 0, self._prefix(held, text, end), True
         end = self._depth[held] + len(text) - self._depth[state]
         return state, self._prefix(held, text, end), False
@@ -120,9 +122,25 @@ class Detokenizer:
     UTF-8 as U+FFFD), cut before the first stop string.
     """
 
-    def __init__(self, pieces: Sequence[bytes], stop: tuple[str, ...] = ()) -> None:
-        """`pieces[i]` are the bytes of token i, empty for tokens that are never shown; `stop` as in `StopStrings`."""
+    def __init__(
+        self,
+        pieces: Sequence[bytes],
+        stop: tuple[str, ...] = (),
+        *,
+        include_stop: bool = False,
+        min_tokens: int = 0,
+    ) -> None:
+        """Sets up.
+
+        Args:
+            pieces: `pieces[i]` are the bytes of token i, empty for tokens that are never shown.
+            stop: as in `StopStrings`.
+            include_stop: the text ends after the stop string rather than before it.
+            min_tokens: stop strings are not looked for in the text of the first so many tokens.
+        """
         self._pieces = pieces
+        self._include = include_stop
+        self._quiet = min_tokens
         self._stops = compile_stops(stop)
         self._state = 0
         self._bytes = b""
@@ -137,6 +155,14 @@ class Detokenizer:
         if self.stopped:
             return "", True
         pieces = self._pieces
+        if self._quiet:
+            first, tokens = tokens[: self._quiet], tokens[self._quiet :]
+            self._quiet -= len(first)
+            text = self._characters(b"".join([pieces[t] for t in first]), final=False)
+            if not tokens:
+                return text, False
+            rest, stopped = self.push(tokens)
+            return text + rest, stopped
         data = pieces[tokens[0]] if len(tokens) == 1 else b"".join([pieces[t] for t in tokens])
         return self._decode(data, final=False), self.stopped
 
@@ -152,9 +178,13 @@ class Detokenizer:
         return text
 
     def _decode(self, data: bytes, *, final: bool) -> str:
+        text = self._characters(data, final=final)
+        self._state, text, self.stopped = self._stops.feed(self._state, text, include=self._include)
+        return text
+
+    def _characters(self, data: bytes, *, final: bool) -> str:
         if self._bytes:
             data = self._bytes + data
         text, used = codecs.utf_8_decode(data, "replace", final)
         self._bytes = data[used:]
-        self._state, text, self.stopped = self._stops.feed(self._state, text)
         return text

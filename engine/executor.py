@@ -21,6 +21,44 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     """0 is off."""
     seed: int = 0
     """64-bit; the driver draws one where the client gives none."""
+    min_p: float = 0.0
+    """Least probability of a token that is drawn, as a share of the largest; 0 is off."""
+    repetition_penalty: float = 1.0
+    """Above 1: tokens of prompt and answer become less likely; 1 is off."""
+    presence_penalty: float = 0.0
+    """Taken from the logit of each token that was generated."""
+    frequency_penalty: float = 0.0
+    """Taken from it once for each time."""
+    logit_bias: tuple[tuple[int, float], ...] = ()
+    """(token, added to its logit), each token once."""
+    min_tokens: int = 0
+    """Before so many were generated, none of `stop_ids` is drawn."""
+    stop_ids: tuple[int, ...] = ()
+    logprobs: int | None = None
+    """Report the log-probability of each token, and of so many of the most probable ones."""
+
+    @property
+    def penalises(self) -> bool:
+        """Whether the draw depends on which tokens are there already."""
+        return (
+            self.repetition_penalty != 1.0
+            or self.presence_penalty != 0.0
+            or self.frequency_penalty != 0.0
+        )
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether logits must be changed before the draw."""
+        return self.penalises or bool(self.logit_bias) or self.min_tokens > 0
+
+
+class TokenLogprobs(Struct, frozen=True):
+    """How probable a sampled token was, and what would have been more so. Natural logarithms."""
+
+    logprob: float
+    top_ids: tuple[int, ...] = ()
+    """The most probable tokens, most probable first."""
+    top_logprobs: tuple[float, ...] = ()
 
 
 class NewSequence(Struct, frozen=True, eq=False):
@@ -46,6 +84,8 @@ class Sampled(Struct, frozen=True, eq=False):
     tokens: NDArray[np.int32]
     failures: tuple[tuple[int, str], ...] = ()
     """(index into `tokens`, message) for rows whose logits were unusable; their token is 0."""
+    logprobs: tuple[tuple[int, TokenLogprobs], ...] = ()
+    """(index into `tokens`, what was asked) for rows that ask for it."""
 
 
 class Executor(Protocol):

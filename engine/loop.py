@@ -30,6 +30,7 @@ from engine.core.errors import (
     InvariantError,
     RequestError,
 )
+from engine.core.frames import FrameMap
 from engine.core.ids import RequestId, TimeNs
 from engine.core.plan import (
     Finish,
@@ -41,7 +42,7 @@ from engine.core.plan import (
     Transfer,
 )
 from engine.core.scheduler import Scheduler
-from engine.desk import CallRecorder, Counters, Desk
+from engine.desk import CallRecorder, Counters, Desk, Watcher
 from engine.executor import Executor, NewSequence, Sampled
 from engine.integrity import LastCalls
 from engine.requests import Generation
@@ -68,6 +69,22 @@ class Recorder(CallRecorder, Protocol):
 
     def sampled(self, step: int, tokens: NDArray[np.int32]) -> None:
         """Tokens of a step, just before its commit is recorded."""
+        ...
+
+
+class Observer(Protocol):
+    """Who counts what the engine does. Must neither raise nor block."""
+
+    def admitted(self, request: RequestId) -> None:
+        """`request` begins to run for the first time."""
+        ...
+
+    def stepped(self, num_tokens: int, seconds: float) -> None:
+        """A step computed `num_tokens` positions."""
+        ...
+
+    def moved(self, num_blocks: int, seconds: float, *, out: bool, ok: bool) -> None:
+        """A transfer of blocks between the pools is over."""
         ...
 
 
@@ -124,6 +141,7 @@ class Engine:
         self._last_calls = LastCalls(dump, recorder) if check_every_step else None
         self._desk = Desk(Scheduler(config), clock, self._last_calls or recorder)
         self._audience = Audience()
+        self._observer: Observer | None = None
         self._waiting: dict[int, int] = {}
         """Prompt lengths of requests that were never admitted."""
         self._waiting_tokens = 0
@@ -161,6 +179,22 @@ class Engine:
     def memory(self) -> MemoryReport:
         """The pools and the queues now."""
         return self._desk.memory()
+
+    def frames(self) -> FrameMap:
+        """What lies in each frame of the pool now."""
+        return self._desk.frames()
+
+    def statuses(self) -> dict[RequestId, str]:
+        """Where each request stands that has been admitted and has not ended, in the words of `Status`."""
+        return {request: status.value for request, status in self._desk.statuses().items()}
+
+    def watch(self, watcher: Watcher | None) -> None:
+        """Tells `watcher` all decisions from now on, in place of whom it told before."""
+        self._desk.watch(watcher)
+
+    def observe(self, observer: Observer) -> None:
+        """Tells `observer` from now on."""
+        self._observer = observer
 
     def open(self, generation: Generation) -> Stream:
         """Submits a generation now; its stream. Whoever opens a stream reads it to its end or aborts it.
@@ -315,15 +349,20 @@ class Engine:
         if self._last_calls is not None:
             self._desk.check()
         for plan in plans:
-            for request, _, _ in plan.admitted:
+            for request, index, _ in plan.admitted:
                 self._leave_queue(request)
+                if index == 0 and self._observer is not None:
+                    self._observer.admitted(request)
             self._model.put((plan, self._audience.admit(plan)))
         for transfer in self._desk.take_transfers():
             self._mover.put(transfer)
 
     def _complete(self, done: Done[Step, Sampled]) -> None:
         """Commits a step and delivers what the commit accepted."""
-        heard = self._hear(self._desk.open_plans[0], done.outcome)
+        plan = self._desk.open_plans[0]
+        heard = self._hear(plan, done.outcome)
+        if self._observer is not None:
+            self._observer.stepped(plan.num_tokens, (done.ended - done.started) / 1e9)
         self._wanted = False
         outcome, plans = self._desk.commit(heard.results, done.started, done.ended)
         self._dispatch(plans)
@@ -342,6 +381,9 @@ class Engine:
         if not ok:
             _LOG.warning("a transfer of blocks failed, and is computed instead: %s", done.outcome)
         self._desk.transfer_done(done.job.id, done.started, done.ended, ok=ok)
+        if self._observer is not None:
+            seconds = (done.ended - done.started) / 1e9
+            self._observer.moved(len(done.job.frames), seconds, out=done.job.out, ok=ok)
 
     # -- time --------------------------------------------------------------------------------------------------
 

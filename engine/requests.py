@@ -6,7 +6,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from engine.executor import SamplingParams
+from engine.executor import SamplingParams, TokenLogprobs
 
 
 class FinishReason(StrEnum):
@@ -31,6 +31,10 @@ class Generation(Struct, frozen=True, kw_only=True, eq=False):
     stop: tuple[str, ...] = ()
     """Generation ends before the first of these; none of their text is ever delivered."""
     ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    """Generation also ends with these; they are not shown."""
+    include_stop: bool = False
+    """Deliver the text of the stop string that ended the answer."""
     num_sequences: int = 1
     """How many answers (`n`, `best_of`); the prompt is computed once."""
     salt: str = ""
@@ -57,3 +61,5 @@ class Delta(Struct, frozen=True):
     """One sentence, where `finish` is `ERROR`."""
     index: int = 0
     """Which choice: 0 to `num_sequences` - 1."""
+    logprobs: tuple[tuple[int, TokenLogprobs], ...] = ()
+    """(token, what is known of it), one for each of `num_tokens` where the generation asked for it."""

@@ -13,21 +13,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from engine.adjust import Drawn, SpecialRow, draw_rows
 from engine.core.errors import ConfigError, ExecutorError
 from engine.core.plan import Plan
-from engine.executor import NewSequence, Sampled
+from engine.executor import NewSequence, Sampled, SamplingParams
 from engine.models.build import build_decoder
 from engine.models.decoder import Decoder
 from engine.models.pool import DEFAULT_SHARE, pool_blocks
 from engine.models.step import Step, slot_mapping
-from engine.sampling import SamplingRows, sample
+from engine.sampling import SamplingRows
 from engine.transfers import BlockCopies, HostPool
 from engine.weights.load import LoadedModel
 
 I32 = NDArray[np.int32]
 T = TypeVar("T", bound=np.generic)
-Sample = Callable[[torch.Tensor, SamplingRows, NDArray[np.int64]], tuple[I32, NDArray[np.int64]]]
-"""`engine.sampling.sample`, or the same elsewhere."""
+Sample = Callable[[torch.Tensor, SamplingRows, NDArray[np.int64], Sequence[SpecialRow]], Drawn]
+"""`engine.adjust.draw_rows`, or the same where the logits are."""
 
 
 class RowState:
@@ -43,6 +44,9 @@ class RowState:
         self.top_p: NDArray[np.float32] = np.zeros(8, np.float32)
         self.top_k: I32 = np.zeros(8, np.int32)
         self.seed: NDArray[np.uint64] = np.zeros(8, np.uint64)
+        self.min_p: NDArray[np.float32] = np.zeros(8, np.float32)
+        self.special: dict[int, tuple[SamplingParams, int]] = {}
+        """Parameters and prompt lengths of rows whose logits are changed or reported."""
         self.index: NDArray[np.int64] = np.zeros(8, np.int64)
 
     def take_in(self, sequence: NewSequence) -> None:
@@ -54,6 +58,11 @@ class RowState:
         self.temperature[row] = params.temperature
         self.top_p[row] = params.top_p
         self.top_k[row] = params.top_k
+        self.min_p[row] = params.min_p
+        if params.adjusts or params.logprobs is not None:
+            self.special[row] = (params, len(prompt))
+        else:
+            self.special.pop(row, None)
         self.seed[row] = params.seed & 0xFFFFFFFFFFFFFFFF
 
     def apply(self, rows: I32, columns: I32, blocks: I32) -> None:
@@ -70,6 +79,7 @@ class RowState:
             self.top_p = _grown(self.top_p, rows)
             self.top_k = _grown(self.top_k, rows)
             self.seed = _grown(self.seed, rows)
+            self.min_p = _grown(self.min_p, rows)
             self.index = _grown(self.index, rows)
 
     def counters(self, rows: I32, positions: I32) -> NDArray[np.int64]:
@@ -80,8 +90,23 @@ class RowState:
     def sampling(self, rows: I32) -> SamplingRows:
         """Parameters of `rows`."""
         return SamplingRows(
-            self.temperature[rows], self.top_p[rows], self.top_k[rows], self.seed[rows]
+            self.temperature[rows],
+            self.top_p[rows],
+            self.top_k[rows],
+            self.seed[rows],
+            self.min_p[rows],
         )
+
+    def special_rows(self, rows: I32, positions: I32) -> list[SpecialRow]:
+        """Those of `rows` whose logits are changed or reported, with what is known of them below `positions`."""
+        if not self.special:
+            return []
+        found = []
+        for i, (row, position) in enumerate(zip(rows.tolist(), positions.tolist(), strict=True)):
+            if row in self.special:
+                params, num_prompt = self.special[row]
+                found.append(SpecialRow(i, params, self.tokens[row, :position], num_prompt))
+        return found
 
 
 class TorchRunner:
@@ -96,7 +121,7 @@ class TorchRunner:
         max_context: int,
         vocab_size: int,
         host_blocks: int = 0,
-        sample: Sample = sample,
+        sample: Sample = draw_rows,
         blocks: BlockCopies | None = None,
     ) -> None:
         """`num_blocks` and `block_size` are those of the pool that the model's attention owns; `sample` draws where the logits
@@ -132,14 +157,24 @@ class TorchRunner:
             if len(plan.fork_rows):
                 logits = logits[torch.from_numpy(_logits_of(plan)).to(logits.device)]
             counters = self._rows.counters(rows, positions)
-            tokens, bad = self._sample(logits, self._rows.sampling(rows), counters)
+            drawn = self._sample(
+                logits,
+                self._rows.sampling(rows),
+                counters,
+                self._rows.special_rows(rows, positions),
+            )
         except RuntimeError as error:
             raise ExecutorError(f"step {plan.step} failed in the model: {error}") from error
+        tokens = drawn.tokens
         if len(rows):
             self._rows.reserve(int(rows.max()) + 1, int(positions.max()) + 1)
             self._rows.tokens[rows, positions] = tokens
         tokens.setflags(write=False)
-        return Sampled(tokens, tuple((int(i), "the model's output was not finite") for i in bad))
+        return Sampled(
+            tokens,
+            tuple((int(i), "the model's output was not finite") for i in drawn.bad),
+            drawn.logprobs,
+        )
 
     def copy_out(self, frames: I32, hosts: I32) -> None:
         """Copies frames[i] to host block hosts[i]."""

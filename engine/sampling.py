@@ -4,8 +4,8 @@ A draw is a function of (logits of the row, parameters of the row, seed, counter
 of its request's sequences it is in: no generator advances, so neighbours, batch order, chunking and preemption cannot change it.
 
 Filter order: logits are divided by the temperature; top-k keeps the k largest; top-p keeps the smallest set of the most
-probable of these whose probability, among these, reaches p. Both keep whole ties, so the kept set never depends on how
-equal logits were sorted. The token is where one uniform number falls in the kept probabilities, in order of token id.
+probable of these whose probability, among these, reaches p; min-p keeps what is at least so many times as probable as the
+most probable. All keep whole ties, so the kept set never depends on how equal logits were sorted. The token is where one uniform number falls in the kept probabilities, in order of token id.
 """
 
 from typing import Final
@@ -38,6 +38,7 @@ class SamplingRows(Struct, frozen=True, eq=False):
     top_p: F32
     top_k: I32
     seed: U64
+    min_p: F32
 
 
 def sample(logits: torch.Tensor, rows: SamplingRows, positions: I64) -> tuple[I32, I64]:
@@ -60,6 +61,7 @@ def sample(logits: torch.Tensor, rows: SamplingRows, positions: I64) -> tuple[I3
             float(rows.temperature[i]),
             float(rows.top_p[i]),
             int(rows.top_k[i]),
+            float(rows.min_p[i]),
             number,
         )
     out[bad] = 0
@@ -89,7 +91,9 @@ def philox(keys: U64, counters: U64) -> U32:
     return np.stack([x0, x1, x2, x3], axis=1).astype(np.uint32)
 
 
-def _draw(logits: F32, temperature: float, top_p: float, top_k: int, number: float) -> int:
+def _draw(
+    logits: F32, temperature: float, top_p: float, top_k: int, min_p: float, number: float
+) -> int:
     """The token of one row [vocabulary] of finite logits for a uniform number."""
     vocabulary, peak = len(logits), logits.max()
     if 0 < top_k < vocabulary:
@@ -98,16 +102,21 @@ def _draw(logits: F32, temperature: float, top_p: float, top_k: int, number: flo
         mass = weights.sum()
     else:
         every = _weights(logits, peak, temperature)
-        if top_p >= 1:
+        if top_p >= 1 and min_p <= 0:
             return _place(every, number)
         # All weights below this together are less than the 1 - p that top-p may leave out, so it keeps none of them.
-        ids = np.flatnonzero(every > (1 - top_p) / (2 * vocabulary))
+        # Those below min-p are kept here where top-p counts them.
+        least = max((1 - top_p) / (2 * vocabulary), min_p if top_p >= 1 else 0.0)
+        ids = np.flatnonzero(every >= least)
         weights = every[ids].astype(np.float64)
         mass = every.sum(dtype=np.float64)
     if top_p < 1:
         falling = np.sort(weights)[::-1]
         last = min(np.searchsorted(falling.cumsum(), top_p * mass), len(falling) - 1)
         keep = weights >= falling[last]
+        ids, weights = ids[keep], weights[keep]
+    if min_p > 0:
+        keep = weights >= min_p
         ids, weights = ids[keep], weights[keep]
     sums = weights.cumsum()
     return int(ids[np.searchsorted(sums, number * sums[-1], side="right")])

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from engine.core.ids import RequestId
+from engine.executor import TokenLogprobs
 from engine.requests import Delta, FinishReason, Generation
 
 
@@ -34,8 +35,10 @@ class Codec(Protocol):
         """Tokens that end an answer and are never shown, unless the request ignores them."""
         ...
 
-    def detokenizer(self, stop: tuple[str, ...]) -> Detokenizer:
-        """A fresh one, which ends at the first of the strings in `stop`."""
+    def detokenizer(
+        self, stop: tuple[str, ...], *, include_stop: bool, min_tokens: int
+    ) -> Detokenizer:
+        """A fresh one, which ends at the first of the strings in `stop` after `min_tokens` tokens, or after that string."""
         ...
 
 
@@ -130,10 +133,14 @@ class Choice:
         self.row: int | None = None
         """Of the plans that work for it, from its first admission on."""
         self._codec = codec
-        self._stop_tokens = frozenset() if stream.generation.ignore_eos else codec.stop_tokens
-        self._detokenizer = codec.detokenizer(stream.generation.stop)
+        asked = stream.generation
+        self._stop_tokens = frozenset(asked.stop_token_ids)
+        if not asked.ignore_eos:
+            self._stop_tokens |= codec.stop_tokens
+        self._detokenizer = self._fresh()
+        self._logprobs: list[tuple[int, TokenLogprobs]] = []
         self._accepted: list[int] = []
-        self._tentative: tuple[int, str, bool] | None = None
+        self._tentative: tuple[int, str, TokenLogprobs | None] | None = None
         self._text: list[str] = []
         self._num_tokens = 0
         self._waits_to_be_read = False
@@ -150,22 +157,25 @@ class Choice:
         """Tokens accepted so far."""
         return len(self._accepted)
 
-    def sampled(self, token: int) -> bool:
+    def sampled(self, token: int, logprobs: TokenLogprobs | None = None) -> bool:
         """Decodes a token that a commit may accept or discard; whether the answer stops with it."""
-        if token in self._stop_tokens:
-            self._tentative = (token, "", True)
+        early = len(self._accepted) < self.stream.generation.sampling.min_tokens
+        if token in self._stop_tokens and not early:
+            self._tentative = (token, "", logprobs)
             return True
         text, stopped = self._detokenizer.push((token,))
-        self._tentative = (token, text, stopped)
+        self._tentative = (token, text, logprobs)
         return stopped
 
     def accept(self) -> None:
         """Delivers the sampled token."""
         assert self._tentative is not None
-        token, text, _ = self._tentative
+        token, text, logprobs = self._tentative
         self._tentative = None
         self._accepted.append(token)
         self._num_tokens += 1
+        if logprobs is not None:
+            self._logprobs.append((token, logprobs))
         if text:
             self._text.append(text)
             self._offer()
@@ -173,7 +183,7 @@ class Choice:
     def discard(self) -> None:
         """Forgets the sampled token, which will be sampled again: decodes anew what was accepted before it. O(accepted)."""
         self._tentative = None
-        self._detokenizer = self._codec.detokenizer(self.stream.generation.stop)
+        self._detokenizer = self._fresh()
         if self._accepted:
             self._detokenizer.push(self._accepted)
 
@@ -190,11 +200,25 @@ class Choice:
 
     def take(self) -> Delta:
         """What came since it was last taken."""
-        delta = Delta("".join(self._text), self._num_tokens, self.finish, self.error, self.index)
+        delta = Delta(
+            "".join(self._text),
+            self._num_tokens,
+            self.finish,
+            self.error,
+            self.index,
+            tuple(self._logprobs),
+        )
         self._text.clear()
+        self._logprobs.clear()
         self._num_tokens = 0
         self._waits_to_be_read = False
         return delta
+
+    def _fresh(self) -> Detokenizer:
+        asked = self.stream.generation
+        return self._codec.detokenizer(
+            asked.stop, include_stop=asked.include_stop, min_tokens=asked.sampling.min_tokens
+        )
 
     def _offer(self) -> None:
         self.stream.offer(self, again=self._waits_to_be_read)

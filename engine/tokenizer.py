@@ -84,9 +84,11 @@ class Codec:
         """
         return len(text) // self._longest
 
-    def detokenizer(self, stop: tuple[str, ...]) -> Detokenizer:
-        """A fresh way from generated ids to text, which ends at the first of the strings in `stop`."""
-        return Detokenizer(self.pieces, stop)
+    def detokenizer(
+        self, stop: tuple[str, ...], *, include_stop: bool = False, min_tokens: int = 0
+    ) -> Detokenizer:
+        """A fresh way from generated ids to text, which ends at the first of the strings in `stop`, as `Detokenizer` says."""
+        return Detokenizer(self.pieces, stop, include_stop=include_stop, min_tokens=min_tokens)
 
     def decode(self, ids: Sequence[int] | NDArray[np.int32]) -> str:
         """The text of `ids`, control tokens left out, broken characters as U+FFFD."""

@@ -39,6 +39,11 @@ def finish_text(finish: FinishReason | None) -> FinishText | None:
 class Answer(Protocol):
     """Writes the bodies of one answer."""
 
+    @property
+    def id(self) -> str:
+        """What clients call the answer."""
+        ...
+
     def opening(self, usage: ChunkUsage) -> Struct | None:
         """What a stream begins with, before there is text."""
         ...

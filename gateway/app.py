@@ -11,26 +11,34 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from engine.core.errors import RequestError, ServeError
 from gateway.answers import Answer, ChatAnswer, CompletionAnswer
 from gateway.config import GatewayConfig
+from gateway.connection import reset
 from gateway.deliver import CLIENT_CLOSED, Delivery
 from gateway.engine import Served
-from gateway.errors import on_bug, on_http_error, on_serve_error
+from gateway.errors import ShuttingDownError, on_bug, on_http_error, on_serve_error
+from gateway.feed import LiveFeed, own_version
 from gateway.fields import Body, read_body
+from gateway.logs import RequestLog
+from gateway.metrics import Metrics
 from gateway.middleware import RequestIdMiddleware
+from gateway.page import Page
 from gateway.schemas import (
     ENCODER,
+    Cancelled,
     ChatRequest,
     CompletionRequest,
     GenerationFields,
     Health,
     Model,
     ModelList,
+    Ready,
+    Version,
 )
-from gateway.sse import own_the_shutdown
+from gateway.sse import own_the_shutdown, send_events
 from gateway.streams import OpenStreams
 from gateway.translate import Ask, chat_ask, check_model, completion_ask
 
@@ -60,17 +68,40 @@ def create_app(
     if streams is None:
         streams = OpenStreams(served.engine)
     edge = _Edge(config, served, streams, clock, new_id)
+    page = Page()
+    metrics = Metrics(served.engine, streams)
+    served.engine.observe(metrics)
+    streams.ledgers += [metrics, RequestLog()]
+
+    async def on_error(request: Request, error: Exception) -> Response:
+        if isinstance(error, ServeError):
+            metrics.shed(error.code)
+        return await on_serve_error(request, error)
+
+    routes = [
+        Route("/health", edge.health, methods=["GET"]),
+        Route("/ready", edge.ready, methods=["GET"]),
+        Route("/version", edge.version, methods=["GET"]),
+        Route("/metrics", metrics.endpoint, methods=["GET"]),
+        Route("/", page.document, methods=["GET"]),
+        Route("/page.css", page.style, methods=["GET"]),
+        Route("/page.js", page.script, methods=["GET"]),
+        Route("/live", edge.live, methods=["GET"]),
+        Route("/v1/requests/{label}/cancel", edge.cancel, methods=["POST"]),
+        Route("/v1/models", edge.models, methods=["GET"]),
+        Route("/v1/models/{model:path}", edge.model, methods=["GET"]),
+        Route("/v1/completions", edge.completions, methods=["POST"]),
+        Route("/v1/chat/completions", edge.chat_completions, methods=["POST"]),
+    ]
+    paths = {route.endpoint: route.path for route in routes}
     return Starlette(
-        routes=[
-            Route("/health", edge.health, methods=["GET"]),
-            Route("/v1/models", edge.models, methods=["GET"]),
-            Route("/v1/models/{model:path}", edge.model, methods=["GET"]),
-            Route("/v1/completions", edge.completions, methods=["POST"]),
-            Route("/v1/chat/completions", edge.chat_completions, methods=["POST"]),
+        routes=routes,
+        middleware=[
+            Middleware(metrics.counting, paths=paths),
+            Middleware(RequestIdMiddleware, new_id=new_id),
         ],
-        middleware=[Middleware(RequestIdMiddleware, new_id=new_id)],
         exception_handlers={
-            ServeError: on_serve_error,
+            ServeError: on_error,
             HTTPException: on_http_error,
             ClientDisconnect: _on_disconnect,
             Exception: on_bug,
@@ -96,6 +127,7 @@ class _Edge:
         self._clock = clock
         self._new_id = new_id
         self._started = int(clock())
+        self._feed = LiveFeed(served.engine, streams, config)
 
     async def health(self, request: Request) -> Response:
         """That the process serves, and how full it is."""
@@ -111,6 +143,16 @@ class _Edge:
             )
         )
 
+    async def ready(self, request: Request) -> Response:
+        """Whether new requests are taken: 503 while the server is ending."""
+        if self._streams.draining:
+            raise ShuttingDownError("the server is shutting down and takes no new requests")
+        return _json(Ready(self._engine.model_name))
+
+    async def version(self, request: Request) -> Response:
+        """Of this program."""
+        return _json(Version(own_version()))
+
     async def models(self, request: Request) -> Response:
         """The one model, as a list."""
         return _json(ModelList((self._card(),)))
@@ -125,22 +167,41 @@ class _Edge:
         body = await self._body(request, CompletionRequest)
         ask = await completion_ask(body, self._served, self._config)
         answer = CompletionAnswer(self._label("cmpl"), int(self._clock()), self._engine.model_name)
-        return self._deliver(body, ask, answer)
+        return self._deliver(body, ask, answer, "completions")
 
     async def chat_completions(self, request: Request) -> ASGIApp:
         """Answers a chat."""
         body = await self._body(request, ChatRequest)
         ask = await chat_ask(body, self._served, self._config)
         answer = ChatAnswer(self._label("chatcmpl"), int(self._clock()), self._engine.model_name)
-        return self._deliver(body, ask, answer)
+        return self._deliver(body, ask, answer, "chat")
 
-    def _deliver(self, body: GenerationFields, ask: Ask, answer: Answer) -> ASGIApp:
+    async def cancel(self, request: Request) -> Response:
+        """Ends an answer that is being generated, by its id."""
+        label = request.path_params["label"]
+        if not self._streams.cancel(label):
+            raise RequestError(
+                f"no answer with the id `{label[:200]}` is being generated", code="not_found"
+            )
+        return _json(Cancelled(label))
+
+    async def live(self, request: Request) -> ASGIApp:
+        """Feeds the live page."""
+        self._feed.check_room()
+
+        async def respond(scope: Scope, receive: Receive, send: Send) -> None:
+            if not await send_events(self._feed.events(), self._config, scope, receive, send):
+                reset(scope)
+
+        return respond
+
+    def _deliver(self, body: GenerationFields, ask: Ask, answer: Answer, endpoint: str) -> ASGIApp:
         try:
-            stream = self._streams.open(ask.generation)
+            exchange = self._streams.open(ask.generation, answer.id, endpoint)
         except RequestError as error:
             raise ask.named(error) from None
         return Delivery(
-            stream,
+            exchange,
             answer,
             self._streams,
             self._config,

@@ -29,3 +29,7 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     max_stop_strings: Count = 16
     max_stop_chars: Count = 256
     """Longest stop string, in characters."""
+    view_interval_s: Annotated[float, Meta(gt=0.0)] = 0.1
+    """Between two looks at the pool for the live page."""
+    max_viewers: Count = 16
+    """Live pages that are fed at once."""

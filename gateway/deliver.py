@@ -17,22 +17,21 @@ from engine.requests import Delta
 from gateway.answers import Answer, ChunkUsage
 from gateway.config import GatewayConfig
 from gateway.connection import reset
-from gateway.engine import Stream
 from gateway.errors import describe, error_response
 from gateway.schemas import ENCODER, StreamOptions, Usage
 from gateway.sse import DONE, event, send_events
-from gateway.streams import OpenStreams
+from gateway.streams import Exchange, OpenStreams
 
 CLIENT_CLOSED: Final = 499
 """Status in our own records for a client that left before the answer; nobody receives it."""
 
 
 class Delivery:
-    """An ASGI response. Owns its stream: released when the response has ended, however it ended."""
+    """An ASGI response. Owns its exchange: released when the response has ended, however it ended."""
 
     def __init__(
         self,
-        stream: Stream,
+        exchange: Exchange,
         answer: Answer,
         streams: OpenStreams,
         config: GatewayConfig,
@@ -40,14 +39,14 @@ class Delivery:
         streamed: bool,
         options: StreamOptions | None,
     ) -> None:
-        self._stream = stream
+        self._exchange = exchange
+        self._stream = exchange.stream
         self._answer = answer
         self._streams = streams
         self._config = config
         self._streamed = streamed
         self._with_usage = bool(options and options.include_usage)
         self._running_usage = self._with_usage and bool(options and options.continuous_usage_stats)
-        self._num_generated = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends the answer, or the error in its place."""
@@ -59,7 +58,7 @@ class Delivery:
         except ServeError as error:
             await error_response(error)(scope, receive, send)
         finally:
-            self._streams.release(self._stream)
+            self._streams.release(self._exchange)
 
     async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
         texts: list[str] = []
@@ -67,13 +66,13 @@ class Delivery:
         async with anyio.create_task_group() as group:
             group.start_soon(_cancel_when_gone, receive, group.cancel_scope)
             async for delta in self._stream:
+                self._streams.heard(self._exchange, delta)
                 texts.append(delta.text)
-                self._num_generated += delta.num_tokens
                 last = delta
             group.cancel_scope.cancel()
         if last is None or last.finish is None:
             return  # the client has gone
-        failure = self._streams.failure(last)
+        failure = self._streams.failure(self._exchange, last)
         if failure is not None:
             raise failure
         body = self._answer.whole("".join(texts), last.finish, self._usage())
@@ -90,11 +89,11 @@ class Delivery:
             group.cancel_scope.cancel()
         if gone:
             return
-        failure = None if first is None else self._streams.failure(first)
+        failure = None if first is None else self._streams.failure(self._exchange, first)
         if failure is not None:
             raise failure
         if not await send_events(self._events(first), self._config, scope, receive, send):
-            self._streams.release(self._stream)
+            self._streams.release(self._exchange)
             if reset(scope):
                 await _gone(receive)
 
@@ -107,14 +106,14 @@ class Delivery:
                 yield head
             head = b""
             delta = await anext(self._stream)
+        self._streams.heard(self._exchange, delta)
         while delta.finish is None:
-            self._num_generated += delta.num_tokens
             if delta.text:
                 yield head + event(self._answer.chunk(delta.text, None, self._chunk_usage()))
                 head = b""
             delta = await anext(self._stream)
-        self._num_generated += delta.num_tokens
-        failure = self._streams.failure(delta)
+            self._streams.heard(self._exchange, delta)
+        failure = self._streams.failure(self._exchange, delta)
         if failure is not None:
             rest = (
                 event(self._answer.chunk(delta.text, None, self._chunk_usage()))
@@ -129,7 +128,7 @@ class Delivery:
         yield head + tail + DONE
 
     def _usage(self) -> Usage:
-        prompt, generated = self._stream.num_prompt, self._num_generated
+        prompt, generated = self._stream.num_prompt, self._exchange.num_generated
         return Usage(prompt, generated, prompt + generated)
 
     def _chunk_usage(self) -> ChunkUsage:

@@ -1,18 +1,22 @@
-"""What the edge asks of the live engine. Knows generations and deltas; knows nothing of blocks or steps."""
+"""What the edge asks of the live engine. Knows generations and deltas; hands maps of blocks on and reads nothing in them."""
 
+from collections.abc import Mapping
 from typing import Protocol, Self
 
 from msgspec import Struct
 
 from engine.chat import ChatTemplate
+from engine.core.frames import FrameMap
 from engine.core.ids import RequestId
 from engine.core.plan import MemoryReport
+from engine.desk import Counters, Watcher
+from engine.loop import Observer
 from engine.requests import Delta, Generation
 from engine.tokenizer import Codec
 
 
 class Stream(Protocol):
-    """One generation's way out of the engine: an async iterator of deltas, the last of which has `finish`.
+    """One generation's way out of the engine: an async iterator of deltas; the last one of each choice has `finish`.
 
     Waiting for the next delta may be cancelled; no delta is lost by it. Deltas that the reader is too slow for are merged.
     """
@@ -25,6 +29,11 @@ class Stream(Protocol):
     @property
     def num_prompt(self) -> int:
         """Prompt length in tokens."""
+        ...
+
+    @property
+    def num_cached(self) -> int:
+        """Prompt tokens that the prefix cache held when the request was first admitted."""
         ...
 
     def __aiter__(self) -> Self: ...
@@ -55,6 +64,11 @@ class Engine(Protocol):
         """Most tokens of prompt and answer together."""
         ...
 
+    @property
+    def counters(self) -> Counters:
+        """What happened so far."""
+        ...
+
     def open(self, generation: Generation) -> Stream:
         """Takes a request in; returns at once.
 
@@ -66,6 +80,22 @@ class Engine(Protocol):
 
     def memory(self) -> MemoryReport:
         """The KV pool and the queue at this moment."""
+        ...
+
+    def frames(self) -> FrameMap:
+        """What lies in each frame of the pool at this moment."""
+        ...
+
+    def statuses(self) -> Mapping[RequestId, str]:
+        """Where each open request stands: `running`, `preempted`, `swapped` and the steps between; absent: it waits."""
+        ...
+
+    def observe(self, observer: Observer) -> None:
+        """Tells `observer` of admissions, steps and transfers from now on."""
+        ...
+
+    def watch(self, watcher: Watcher | None) -> None:
+        """Tells `watcher` all decisions from now on, in place of whom it told before."""
         ...
 
 

@@ -24,6 +24,7 @@ STATUS: Final[Mapping[str, int]] = {
     "body_too_large": 413,
     "over_capacity": 429,
     "shutting_down": 503,
+    "cancelled": 499,
 }
 """By `RequestError.reason` or `ServeError.code`. Other request errors are 400, all other errors 500."""
 
@@ -35,6 +36,12 @@ class ShuttingDownError(CapacityError):
     """The server is ending; another one may take the request."""
 
     code: ClassVar[str] = "shutting_down"
+
+
+class CancelledError(ServeError):
+    """Somebody asked for the request's end; trying again is not wanted."""
+
+    code: ClassVar[str] = "cancelled"
 
 
 def describe(error: ServeError) -> tuple[int, ErrorBody]:

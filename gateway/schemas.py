@@ -182,6 +182,26 @@ class Health(Struct, frozen=True):
     free_blocks: int
 
 
+class Ready(Struct, frozen=True):
+    """Answer of `/ready`: that requests are taken."""
+
+    model: str
+    ready: Literal[True] = True
+
+
+class Version(Struct, frozen=True):
+    """Answer of `/version`."""
+
+    version: str
+
+
+class Cancelled(Struct, frozen=True):
+    """Answer of the cancel endpoint."""
+
+    id: str
+    cancelled: Literal[True] = True
+
+
 class ErrorDetail(Struct, frozen=True):
     """What went wrong, in one sentence, and where."""
 

@@ -81,6 +81,7 @@ def serve_model(options: ServeOptions) -> None:
     logging.basicConfig(
         level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    logging.getLogger("kilburn.requests").setLevel(logging.INFO)
     console = Console(stderr=True, highlight=False)
     gateway = GatewayConfig(host=options.host, port=options.port, drain_s=options.drain_s)
     listener = bind(gateway)

@@ -97,7 +97,7 @@ class Book:
         self.open: deque[OpenPlan] = deque()
         self.next_step = 0
         self.log: list[records.Record] = []
-        self._keep_log = keep_log
+        self.keep_log = keep_log
         self._ranked = ranked
         self.shared_tails: set[int] = set()
         """Rows whose last block may be shared with a sibling: the next write looks."""
@@ -147,7 +147,7 @@ class Book:
 
     def record(self, record: records.Record) -> None:
         """Adds to the decision log."""
-        if self._keep_log:
+        if self.keep_log:
             self.log.append(record)
 
     def record_evictions(self) -> None:

@@ -9,11 +9,12 @@ two tables unless shared through the index or a fork; a frame that is written is
 import numpy as np
 
 from engine.core.allocator import Grant, Move
-from engine.core.arrays import I32
+from engine.core.arrays import I32, I64
 from engine.core.blocks import BlockPool
 from engine.core.config import MemoryConfig
 from engine.core.content import Content, RowContents
 from engine.core.errors import InvariantError
+from engine.core.frames import FrameMap, frame_map
 from engine.core.plan import MemoryReport
 from engine.core.prefix import PrefixIndex
 from engine.core.swap import Layout, SwapSpace
@@ -411,6 +412,10 @@ class BlockManager:
             )
 
         self.host.check_invariants(list(self._layouts.values()))
+
+    def frames(self, requests: I64, indexes: I32) -> FrameMap:
+        """What lies in each frame; `requests[row]` and `indexes[row]` name the sequence of each row. O(entries)."""
+        return frame_map(self.pool, self.tables, requests, indexes, self.block_size)
 
     def report(
         self, computed: I32, num_running: int, num_waiting: int, num_swapped: int

@@ -22,6 +22,7 @@ from engine.core.checks import check_book
 from engine.core.commits import Commits
 from engine.core.config import CoreConfig
 from engine.core.errors import InvariantError
+from engine.core.frames import FrameMap
 from engine.core.ids import RequestId, TimeNs
 from engine.core.limits import limit_of
 from engine.core.memory import BlockManager
@@ -261,6 +262,25 @@ class Scheduler:
         return self.allocator.report(
             book.computed(), book.num_running, len(self._queue) + book.num_off, swapped
         )
+
+    def frames(self) -> FrameMap:
+        """What lies in each frame of paged memory at this moment. O(rows + entries).
+
+        Raises:
+            TypeError: memory is not paged.
+        """
+        if not isinstance(self.allocator, BlockManager):
+            raise TypeError("only paged memory has frames")
+        table = self._book.table
+        return self.allocator.frames(table.request, table.index)
+
+    def statuses(self) -> dict[RequestId, Status]:
+        """Where each request that has been admitted stands; the others that are here wait. O(requests)."""
+        return {request: group.status for request, group in self._book.groups.items()}
+
+    def keep_log(self, *, keep: bool) -> None:
+        """Whether decisions are logged from now on; what they are does not depend on it."""
+        self._book.keep_log = keep
 
     def check_invariants(self) -> None:
         """Raises `InvariantError` where memory, rows or groups break a stated invariant. O(frames + rows)."""

@@ -101,3 +101,22 @@ def test_call_that_the_core_refuses_is_not_recorded():
     with pytest.raises(ValueError, match="already"):
         desk.submit(request(0))
     assert desk.num_calls == len(ledger.calls) == 1
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_watcher_is_told_every_decision_while_it_watches_and_the_recorder_misses_none(recorded):
+    ledger = Ledger()
+    config = core_config()
+    desk = Desk(Scheduler(config), lambda: 50, ledger if recorded else None)
+    told: list[Record] = []
+    desk.watch(told.extend)
+    desk.submit(request(0))
+    desk.plan()
+    assert [type(made) for made in told] == [Admitted]
+    desk.watch(None)
+    desk.abort(RequestId(0))
+    desk.commit(going_on(desk), 51, 52)
+    assert len(told) == 1
+    if recorded:
+        recorded_kinds = [type(made) for decisions in ledger.decisions for made in decisions]
+        assert recorded_kinds[:2] == [Admitted, Ended]

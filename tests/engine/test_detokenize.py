@@ -131,3 +131,39 @@ def test_several_tokens_at_once_equal_one_by_one(
     assert at_once.push(range(len(pieces)))[0] + at_once.finish() == "".join(
         stream(pieces, tuple(stops))
     )
+
+
+@given(
+    data=st.text("ab\u00fc", max_size=12),
+    at=st.lists(st.integers(0, 99), max_size=6),
+    stop=st.text("ab\u00fc", min_size=1, max_size=3),
+)
+def test_included_stop_string_ends_the_text_and_is_part_of_it(
+    data: str, at: list[int], stop: str
+) -> None:
+    pieces = cut(data.encode(), at)
+    detokenizer = Detokenizer(pieces, (stop,), include_stop=True)
+    text = "".join([detokenizer.push([token])[0] for token in range(len(pieces))])
+    text += detokenizer.finish()
+    found = data.find(stop)
+    assert text == (data if found < 0 else data[: found + len(stop)])
+
+
+@pytest.mark.parametrize("min_tokens", range(5))
+@pytest.mark.parametrize("at_once", [False, True])
+def test_stop_strings_are_not_looked_for_before_the_least_number_of_tokens(
+    min_tokens: int, at_once: bool
+) -> None:
+    pieces = [b"a", b"\xc3", b"\xbc", b"a", b"b"]
+    detokenizer = Detokenizer(pieces, ("a",), min_tokens=min_tokens)
+    if at_once:
+        text, stopped = detokenizer.push(range(5))
+    else:
+        said = [detokenizer.push([token]) for token in range(5)]
+        text, stopped = "".join(part for part, _ in said), said[-1][1]
+    if min_tokens == 0:
+        assert (text, stopped) == ("", True)
+    elif min_tokens < 4:
+        assert (text, stopped) == ("a\u00fc", True)
+    else:
+        assert (text, stopped) == ("a\u00fcab", False)

@@ -13,13 +13,20 @@ VOCABULARY = 40
 
 
 def rows(
-    n: int, *, temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0, seed: int = 0
+    n: int,
+    *,
+    temperature: float = 1.0,
+    top_p: float = 1.0,
+    top_k: int = 0,
+    seed: int = 0,
+    min_p: float = 0.0,
 ) -> SamplingRows:
     return SamplingRows(
         np.full(n, temperature, np.float32),
         np.full(n, top_p, np.float32),
         np.full(n, top_k, np.int32),
         np.full(n, seed, np.uint64),
+        np.full(n, min_p, np.float32),
     )
 
 
@@ -96,6 +103,7 @@ def test_only_tokens_that_the_filters_keep_are_drawn(
         np.full(n, top_p, np.float32),
         np.full(n, top_k, np.int32),
         np.arange(n, dtype=np.uint64),
+        np.zeros(n, np.float32),
     )
 
     tokens, bad = sample(torch.from_numpy(np.tile(logits, (n, 1))), params, np.zeros(n, np.int64))
@@ -122,6 +130,7 @@ def test_wide_vocabulary_gives_the_same_kept_set() -> None:
                 np.full(n, top_p, np.float32),
                 np.full(n, top_k, np.int32),
                 np.arange(n, dtype=np.uint64),
+                np.zeros(n, np.float32),
             )
             tokens, _ = sample(
                 torch.from_numpy(np.tile(logits, (n, 1))), params, np.zeros(n, np.int64)
@@ -145,6 +154,7 @@ def test_frequencies_follow_the_probabilities() -> None:
             np.ones(n, np.float32),
             np.zeros(n, np.int32),
             np.arange(n, dtype=np.uint64),
+            np.zeros(n, np.float32),
         ),
         np.full(n, 5, np.int64),
     )
@@ -165,13 +175,18 @@ def test_draw_does_not_depend_on_the_batch() -> None:
         rng.choice([0.3, 0.9, 1.0], n).astype(np.float32),
         rng.choice([0, 1, 5, 600, 9000], n).astype(np.int32),
         rng.integers(0, 2**64, n, dtype=np.uint64),
+        rng.choice([0.0, 0.05, 0.5], n).astype(np.float32),
     )
     positions = rng.integers(0, 8192, n)
     together, _ = sample(logits, params, positions)
 
     for order in (rng.permutation(n), rng.permutation(n)[:7], *np.arange(n)[:, None]):
         chosen = SamplingRows(
-            params.temperature[order], params.top_p[order], params.top_k[order], params.seed[order]
+            params.temperature[order],
+            params.top_p[order],
+            params.top_k[order],
+            params.seed[order],
+            params.min_p[order],
         )
         some, _ = sample(logits[torch.from_numpy(order)], chosen, positions[order])
         assert np.array_equal(some, together[order])
@@ -182,7 +197,10 @@ def test_seeds_and_positions_give_different_draws() -> None:
     by_seed, _ = sample(
         logits,
         SamplingRows(
-            *[np.ones(64, np.float32)] * 2, np.zeros(64, np.int32), np.arange(64, dtype=np.uint64)
+            *[np.ones(64, np.float32)] * 2,
+            np.zeros(64, np.int32),
+            np.arange(64, dtype=np.uint64),
+            np.zeros(64, np.float32),
         ),
         np.zeros(64, np.int64),
     )
@@ -224,3 +242,24 @@ def test_row_that_is_not_finite_is_named_and_leaves_the_others(
     assert bad.tolist() == [2]
     assert tokens[2] == 0
     assert np.array_equal(np.delete(tokens, 2), np.delete(expected, 2))
+
+
+@given(
+    logits=st.lists(st.floats(-8, 8, width=32), min_size=VOCABULARY, max_size=VOCABULARY),
+    temperature=st.sampled_from([0.5, 1.0, 2.0]),
+    top_p=st.sampled_from([0.6, 0.95, 1.0]),
+    top_k=st.sampled_from([0, 3, 20]),
+    min_p=st.sampled_from([0.01, 0.1, 0.7, 1.0]),
+)
+def test_min_p_keeps_what_is_probable_enough_beside_the_best(
+    logits: list[float], temperature: float, top_p: float, top_k: int, min_p: float
+) -> None:
+    values = np.array(logits, np.float32)
+    n = 64
+    columns = rows(n, temperature=temperature, top_p=top_p, top_k=top_k, min_p=min_p)
+    tokens, _ = sample(torch.from_numpy(np.tile(values, (n, 1))), columns, np.arange(n))
+    weights = np.exp((values.astype(np.float64) - values.max()) / temperature)
+    allowed = kept(values, temperature, top_p, top_k) & set(
+        np.flatnonzero(weights >= min_p * (1 - 1e-6)).tolist()
+    )
+    assert set(tokens.tolist()) <= allowed

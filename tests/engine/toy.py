@@ -43,7 +43,9 @@ class SpellingDetokenizer:
 class SpellingCodec:
     stop_tokens = frozenset({END})
 
-    def detokenizer(self, stop: tuple[str, ...]) -> SpellingDetokenizer:
+    def detokenizer(
+        self, stop: tuple[str, ...], *, include_stop: bool, min_tokens: int
+    ) -> SpellingDetokenizer:
         return SpellingDetokenizer(stop)
 
 

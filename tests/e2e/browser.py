@@ -1,0 +1,72 @@
+"""The system's Chromium, driven by Playwright: a page that fails its test if the console ever says an error."""
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+CHROMIUM = next(
+    (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
+)  # fmt: skip
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+BUILD = Path(__file__).resolve().parents[2] / "build"
+SIZES = {"desktop": (1360, 900), "phone": (390, 844)}
+
+needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+
+
+@contextmanager
+def browser() -> Iterator["object"]:
+    """A running browser."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        try:
+            yield chromium
+        finally:
+            chromium.close()
+
+
+@contextmanager
+def page_of(chromium, url: str, size: str = "desktop", scheme: str = "light", **options):
+    """A page that has loaded `url`; at its end no error may have reached the console."""
+    width, height = SIZES[size]
+    context = chromium.new_context(
+        viewport={"width": width, "height": height}, color_scheme=scheme, **options
+    )
+    page = context.new_page()
+    page.set_default_timeout(15_000)
+    errors: list[str] = []
+    page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.goto(url)
+    try:
+        yield page
+        assert errors == []
+    finally:
+        context.close()
+
+
+def keep_picture(page, name: str) -> None:
+    """Keeps what the page looks like under `build/`."""
+    BUILD.mkdir(exist_ok=True)
+    page.screenshot(path=BUILD / f"{name}.png", full_page=True)
+
+
+def until(page, condition: str) -> None:
+    """Asks the page until `condition`, an expression, holds. The page's content policy forbids Playwright's own way of waiting.
+
+    Raises:
+        AssertionError: it did not within 15 seconds.
+    """
+    for _ in range(300):
+        if page.evaluate(condition):
+            return
+        page.wait_for_timeout(50)
+    raise AssertionError(f"never true: {condition}")
