@@ -5,7 +5,7 @@ steps are launched kernel by kernel. Padding rows have no slot, no keys and no t
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -35,6 +35,7 @@ class TritonLlama:
         self._attention = attention
         self._buckets = sorted(buckets)
         self._decodes: dict[int, _Decodes] = {}
+        self._memory = _GraphMemory()
         self.frames = attention.frames
         """The pool is not host memory: see `copies`."""
 
@@ -62,17 +63,33 @@ class TritonLlama:
         size = next(b for b in self._buckets if b >= rows)
         found = self._decodes.get(size)
         if found is None or found.is_stale():
-            found = self._decodes[size] = _Decodes(size, self._llama, self._attention)
+            found = self._decodes[size] = _Decodes(size, self._llama, self._attention, self._memory)
         return found
+
+
+class _GraphMemory:
+    """One pool of memory for all graphs: they never run at once, and nothing of one is wanted when another runs."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def handle(self) -> Any:
+        """The pool, made when it is first wanted."""
+        if self._handle is None:
+            self._handle = torch.cuda.graph_pool_handle()
+        return self._handle
 
 
 class _Decodes:
     """Decode steps of up to `size` rows in fixed memory, so that a graph captured once serves each of them."""
 
-    def __init__(self, size: int, llama: Llama, attention: TritonAttention) -> None:
+    def __init__(
+        self, size: int, llama: Llama, attention: TritonAttention, memory: _GraphMemory
+    ) -> None:
         self._size = size
         self._llama = llama
         self._attention = attention
+        self._memory = memory
         self._table, self._pool = attention.table, attention.pool
         self._splits = fixed_splits(size, attention.kv_heads, attention.accelerator.multiprocessors)
         self._packed = Packed([size] * 4 + [size + 1] + [size] * 3 + [1], attention.accelerator)
@@ -134,5 +151,5 @@ class _Decodes:
             for _ in range(_WARM_UPS):
                 self._compute()
         torch.cuda.current_stream().wait_stream(stream)
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, pool=self._memory.handle()):
             self._logits = self._compute()
