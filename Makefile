@@ -30,6 +30,9 @@ test-fast: $(STAMP) ## Tests without the model
 test-all: $(STAMP) ## Everything, full matrices and soaks
 	$(BIN)/kilburn pull
 	KILBURN_HYPOTHESIS=nightly $(BIN)/python -m pytest -m "not gpu" --timeout 3600
+gpu: $(STAMP) ## Kernels and engine natively on this machine's GPU, then its benchmarks
+	TRITON_INTERPRET=0 $(BIN)/python -m pytest tests/kernels tests/engine/test_triton_*.py -k triton
+	@mkdir -p build && $(BIN)/python -m kernels.bench --json build/gpu_kernels.json && $(BIN)/python benchmarks/gpu_engine.py --json build/gpu_engine.json
 golden: $(STAMP) ## Record the golden files anew; review the difference
 	$(BIN)/python -m pytest -k golden --rewrite-golden
 bench: $(STAMP) ## Run the benchmarks
@@ -38,4 +41,4 @@ check: lint type test ## What CI calls
 clean: ## Remove the environment and build products
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
 
-.PHONY: help install serve fmt lint type test test-fast test-all golden bench check clean
+.PHONY: help install serve fmt lint type test test-fast test-all gpu golden bench check clean

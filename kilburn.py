@@ -21,15 +21,16 @@ app.add_typer(trace, name="trace")
 def pull() -> None:
     """Fetch the default model and convert it, so that `serve` starts at once."""
     from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-    from engine.models.build import default_dtype
-    from engine.weights.load import load_model
-    from engine.weights.pull import default_model
+    from engine.weights.pull import pull_default
     from traces.terminal import exit_on_error
 
-    with exit_on_error():
-        model = load_model(None, default_dtype())
-    Console(highlight=False).print(f"{model.name} ({model.dtype}) is ready: {default_model()}")
+    console = Console(highlight=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with exit_on_error(), Progress(*columns, console=console, transient=True) as progress:
+        path = pull_default(progress)
+    console.print(f"{path.stem} is ready: {path}", soft_wrap=True)
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ from msgspec import Struct
 from engine.core.errors import ExecutorError
 from engine.core.ids import RequestId
 from engine.core.plan import Finish, Outcome, Plan, Results, StepFailed
-from engine.executor import NewSequence, Sampled
+from engine.executor import BeamParams, NewSequence, Sampled
 from engine.requests import FinishReason
 from engine.streams import Choice, Stream
 
@@ -61,7 +61,10 @@ class Audience:
             choice.row = row
             self._choices[row] = choice
             asked = stream.generation
-            new.append(NewSequence(row, request, asked.prompt, asked.sampling, index, asked.salt))
+            beam = BeamParams(stream.ends) if asked.beam is not None else None
+            new.append(
+                NewSequence(row, request, asked.prompt, asked.sampling, index, asked.salt, beam)
+            )
         return new
 
     def hear(self, plan: Plan, sampled: Sampled) -> Heard:
@@ -91,8 +94,13 @@ class Audience:
             choices[row] = choice
             if row not in errors and choice.sampled(token, logprobs.get(index)):
                 stops[index] = Finish.STOP
+        for request, step in sampled.beams:
+            stream = self._streams.get(request)
+            if stream is not None and stream.hold(step):
+                members = [row for row in (c.row for c in stream.choices) if row is not None]
+                stops[np.isin(rows, members)] = Finish.STOP
         stops.flags.writeable = False
-        return Heard(Results(rows, sampled.tokens, stops), choices, errors)
+        return Heard(Results(rows, sampled.tokens, stops, sampled.parents), choices, errors)
 
     def hear_failure(self, message: str) -> Heard:
         """A whole step failed; the commit says whom that ends."""

@@ -7,6 +7,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from engine.beams import BeamStep
 from engine.core.ids import RequestId
 from engine.core.plan import Plan
 
@@ -58,10 +59,17 @@ class TokenLogprobs(Struct, frozen=True):
     top_logprobs: tuple[float, ...] = ()
 
 
+class BeamParams(Struct, frozen=True):
+    """A beam search: the sequences of the request are its hypotheses, and scores decide instead of draws."""
+
+    ends: frozenset[int]
+    """Tokens that end an answer."""
+
+
 class NewSequence(Struct, frozen=True, eq=False):
     """A sequence that the runner meets for the first time: it takes over `row`, whatever was there before.
 
-    Sequences of one request after the first come into being, with the tokens of another, when a plan forks them.
+    Sequences of one request share its prompt; those after the first begin to sample when a plan forks them.
     """
 
     row: int
@@ -73,6 +81,8 @@ class NewSequence(Struct, frozen=True, eq=False):
     """Which sequence of its request."""
     salt: str = ""
     """Frames that hold its content may be those of a sequence with equal content and salt, and of no other."""
+    beam: BeamParams | None = None
+    """Given to every hypothesis of a beam search."""
 
 
 class Sampled(Struct, frozen=True, eq=False):
@@ -83,6 +93,10 @@ class Sampled(Struct, frozen=True, eq=False):
     """(index into `tokens`, message) for rows whose logits were unusable; their token is 0."""
     logprobs: tuple[tuple[int, TokenLogprobs], ...] = ()
     """(index into `tokens`, what was asked) for rows that ask for it."""
+    beams: tuple[tuple[RequestId, BeamStep], ...] = ()
+    """How each beam of the step goes on; the entries of a `BeamStep` are the beam's rows, in order of their sequences."""
+    parents: NDArray[np.int32] | None = None
+    """For each of `tokens`, the row whose history it continues, where the step has beams."""
 
 
 class Executor(Protocol):

@@ -20,6 +20,15 @@ class FinishReason(StrEnum):
     ABORT = "abort"
 
 
+class BeamSearch(Struct, frozen=True, kw_only=True):
+    """Search for the likeliest answers instead of drawing them. `num_sequences` of the generation are told at the end."""
+
+    width: int
+    """Hypotheses that are kept, at least `num_sequences`."""
+    length_penalty: float = 1.0
+    """Answers rank by sum of log probabilities / length ** length_penalty."""
+
+
 class Generation(Struct, frozen=True, kw_only=True, eq=False):
     """One prompt to continue, in one or several sequences."""
 
@@ -44,6 +53,7 @@ class Generation(Struct, frozen=True, kw_only=True, eq=False):
     """The tenant's fair share."""
     priority: int = 0
     """Class: smaller goes first."""
+    beam: BeamSearch | None = None
     deadline_ms: int | None = None
     """From its opening; what has not ended by then ends with `TIMEOUT`."""
 

@@ -6,14 +6,15 @@ plan n sampled. A row whose later results the core discards is rewound by its ne
 computed again and the same counter-based draws fall.
 """
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from engine.adjust import Spoken, adjust, spoken
+from engine.beam_rows import BeamRows
 from engine.core.errors import ConfigError, ExecutorError
 from engine.core.plan import Plan
 from engine.executor import NewSequence, Sampled, SamplingParams
@@ -22,11 +23,13 @@ from engine.models.decoder import Decoder
 from engine.models.pool import DEFAULT_SHARE, pool_blocks
 from engine.models.step import Step, slot_mapping
 from engine.sampling import SamplingRows, sample
-from engine.transfers import HostPool
+from engine.transfers import host_pool
 from engine.weights.load import LoadedModel
 
 I32 = NDArray[np.int32]
 T = TypeVar("T", bound=np.generic)
+Sample = Callable[[torch.Tensor, SamplingRows, NDArray[np.int64]], tuple[I32, NDArray[np.int64]]]
+"""`engine.sampling.sample`, or the same elsewhere."""
 
 
 class RowState:
@@ -51,8 +54,7 @@ class RowState:
         """Gives the sequence its row, whatever was there before."""
         row, prompt, params = sequence.row, sequence.prompt, sequence.sampling
         self.reserve(row + 1, len(prompt) + 1)
-        if sequence.index == 0:
-            self.tokens[row, : len(prompt)] = prompt
+        self.tokens[row, : len(prompt)] = prompt
         self.index[row] = sequence.index
         self.temperature[row] = params.temperature
         self.top_p[row] = params.top_p
@@ -81,13 +83,11 @@ class RowState:
             self.min_p = _grown(self.min_p, rows)
             self.index = _grown(self.index, rows)
 
-    def fork(self, parents: I32, children: I32, lengths: I32) -> None:
-        """Each child continues the first tokens of its parent, as many as `lengths` says."""
-        for parent, child, length in zip(
-            parents.tolist(), children.tolist(), lengths.tolist(), strict=True
-        ):
-            self.reserve(child + 1, length)
-            self.tokens[child, :length] = self.tokens[parent, :length]
+    def move(self, rows: I32, parents: I32, lasts: list[int]) -> None:
+        """Each of `rows` goes on with the tokens of its parent before position lasts[i], and keeps its own from there."""
+        histories = self.tokens[parents]
+        for row, last, history in zip(rows.tolist(), lasts, histories, strict=True):
+            self.tokens[row, :last] = history[:last]
 
     def counters(self, rows: I32, positions: I32) -> NDArray[np.int64]:
         """What `sample` counts by: the position, and above its 32 bits the index of the sequence in its request."""
@@ -133,8 +133,9 @@ class TorchRunner:
         max_context: int,
         vocab_size: int,
         host_blocks: int = 0,
+        sample: Sample = sample,
     ) -> None:
-        """`num_blocks` and `block_size` are those of the pool that the model's attention owns."""
+        """`num_blocks` and `block_size` are those of the pool that the model's attention owns; `sample` draws where the logits are."""
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.host_blocks = host_blocks
@@ -142,7 +143,9 @@ class TorchRunner:
         self.vocab_size = vocab_size
         self._model: Decoder | None = model
         self._rows = RowState()
-        self._blocks = HostPool(model.frames, host_blocks)
+        self._beams = BeamRows()
+        self._blocks = host_pool(model.frames, host_blocks)
+        self._sample = sample
 
     @torch.inference_mode()
     def execute(self, plan: Plan, new: Sequence[NewSequence]) -> Sampled:
@@ -153,8 +156,11 @@ class TorchRunner:
         """
         if self._model is None:
             raise ExecutorError("the model runner is closed")
+        if len(plan.move_rows):
+            self._rows.move(plan.move_rows, plan.move_parents, self._beams.lasts(plan.move_rows))
         for sequence in new:
             self._rows.take_in(sequence)
+            self._beams.take_in(sequence)
         self._rows.apply(plan.delta_rows, plan.delta_cols, plan.delta_blocks)
         self._blocks.copy(plan.copy_sources, plan.copy_targets)
         try:
@@ -162,24 +168,21 @@ class TorchRunner:
             rows = plan.sampling
             positions = plan.sampled_positions
             if len(plan.fork_rows):
-                self._rows.fork(
-                    plan.rows[plan.fork_from], plan.fork_rows, positions[-len(plan.fork_rows) :]
-                )
                 logits = logits[torch.from_numpy(_logits_of(plan))]
             counters = self._rows.counters(rows, positions)
             reported = self._rows.prepare(logits, rows, positions)
-            tokens, bad = sample(logits, self._rows.sampling(rows), counters)
+            tokens, unusable = self._sample(logits, self._rows.sampling(rows), counters)
+            bad = {int(at) for at in unusable}
+            beams, parents = self._beams.choose(rows, positions, logits, tokens, bad)
         except RuntimeError as error:
             raise ExecutorError(f"step {plan.step} failed in the model: {error}") from error
         if len(rows):
             self._rows.reserve(int(rows.max()) + 1, int(positions.max()) + 1)
             self._rows.tokens[rows, positions] = tokens
         tokens.setflags(write=False)
-        return Sampled(
-            tokens,
-            tuple((int(i), "the model's output was not finite") for i in bad),
-            tuple((i, said.of(int(tokens[i]))) for i, said in reported.items()),
-        )
+        failures = tuple((at, "the model's output was not finite") for at in sorted(bad))
+        logprobs = tuple((i, said.of(int(tokens[i]))) for i, said in reported.items())
+        return Sampled(tokens, failures, logprobs, beams, parents)
 
     def copy_out(self, frames: I32, hosts: I32) -> None:
         """Copies frames[i] to host block hosts[i]."""
@@ -215,6 +218,7 @@ class TorchRunner:
             num_decodes=plan.num_decodes,
             tables=state.tables,
             sampled=torch.from_numpy((ends - 1)[plan.samples]),
+            changes=(plan.delta_rows, plan.delta_cols, plan.delta_blocks),
         )
 
 
@@ -229,6 +233,8 @@ def build_runner(
     max_batch: int = 256,
     threads: int | None = None,
     host_blocks: int = 0,
+    device: Literal["cpu", "cuda"] = "cpu",
+    step_tokens: int = 2048,
 ) -> TorchRunner:
     """A runner for `model` with its own pool.
 
@@ -243,14 +249,27 @@ def build_runner(
         max_batch: most sequences that run at once.
         threads: that compute; None: one for each physical core.
         host_blocks: blocks of host memory to swap to, beside the pool.
+        device: where the model runs; on `cuda` the pool takes what weights and the largest step leave of the device's memory.
+        step_tokens: most positions of a step, for that measurement.
 
     Raises:
-        ConfigError: a setting is out of range, or the pool has no room for one block.
+        ConfigError: a setting is out of range, the device is not there or cannot run the model, or the pool has no room for one block.
     """
     shape = model.shape
     context = shape.max_context if max_context is None else max_context
     if not 1 <= context <= shape.max_context:
         raise ConfigError(f"max_context is {context}; {model.name} allows 1 to {shape.max_context}")
+    if device == "cuda":
+        return _build_accelerated(
+            model,
+            num_blocks=num_blocks,
+            block_size=block_size,
+            max_context=context,
+            max_batch=max_batch,
+            step_tokens=step_tokens,
+            pool_bytes=pool_bytes,
+            host_blocks=host_blocks,
+        )
     if num_blocks is None:
         num_blocks = pool_blocks(
             block_size * shape.kv_bytes_per_token(getattr(torch, model.dtype).itemsize),
@@ -281,6 +300,44 @@ def _logits_of(plan: Plan) -> NDArray[np.int64]:
     place = plan.samples.cumsum() - 1
     of: NDArray[np.int64] = np.concatenate([place[plan.samples], place[plan.fork_from]])
     return of
+
+
+def _build_accelerated(
+    model: LoadedModel,
+    *,
+    num_blocks: int | None,
+    block_size: int,
+    max_context: int,
+    max_batch: int,
+    step_tokens: int,
+    pool_bytes: int | None,
+    host_blocks: int,
+) -> TorchRunner:
+    """A runner on the accelerator. Triton is imported here, where it is wanted: it is not on every system."""
+    from engine.device_sampling import DeviceSampler
+    from engine.models.accelerated import build_accelerated
+    from engine.models.device import find_accelerator
+
+    accelerator = find_accelerator()
+    decoder, num_blocks = build_accelerated(
+        model,
+        accelerator,
+        num_blocks=num_blocks,
+        block_size=block_size,
+        max_context=max_context,
+        max_batch=max_batch,
+        step_tokens=step_tokens,
+        pool_bytes=pool_bytes,
+    )
+    return TorchRunner(
+        decoder,
+        num_blocks=num_blocks,
+        block_size=block_size,
+        max_context=max_context,
+        vocab_size=model.shape.vocab_size,
+        host_blocks=host_blocks,
+        sample=DeviceSampler(accelerator).sample,
+    )
 
 
 def _grown(array: NDArray[T], *needed: int) -> NDArray[T]:

@@ -51,7 +51,7 @@ def sample(logits: torch.Tensor, rows: SamplingRows, positions: I64) -> tuple[I3
     best, tokens = logits.max(dim=-1)
     out = tokens.numpy().astype(np.int32)
     bad = np.flatnonzero(~np.isfinite(best.numpy()) | ~np.isfinite(logits.amin(-1).numpy()))
-    drawn = (rows.temperature > 0) & (rows.top_k != 1)
+    drawn = (rows.temperature > 0) & (rows.top_p > 0) & (rows.top_k != 1)
     drawn[bad] = False
     index = np.flatnonzero(drawn)
     numbers = uniform(rows.seed[index], positions[index])

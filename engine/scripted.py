@@ -157,8 +157,7 @@ class ScriptedExecutor:
             self._add_rows(max(16, row + 1 - len(self._request), len(self._request)))
         self._tables[row] = NO_BLOCK
         self._request[row] = sequence.request
-        self._prompt[row] = len(prompt)
-        self._known[row] = len(prompt) if sequence.index == 0 else 0
+        self._prompt[row] = self._known[row] = len(prompt)
         self._next[row] = -1
         self._broken[row] = False
         self._seed[row] = _seed(prompt, sequence.index)
@@ -183,19 +182,20 @@ class ScriptedExecutor:
             self._stamps = np.concatenate([self._stamps, fresh])
 
     def _apply_deltas(self, plan: Plan) -> None:
-        """Sets the changed entries. A first column starts a table anew, so that no entry from before can be read."""
+        """Sets the changed entries. A first column starts a table anew, unless copied, so that no entry from before can be read."""
         rows, cols, blocks = plan.delta_rows, plan.delta_cols, plan.delta_blocks
         if len(rows) and (blocks.min() < 0 or blocks.max() >= self.num_blocks):
             raise InvariantError(
                 f"step {plan.step} names a frame outside the pool of {self.num_blocks}"
             )
-        firsts = np.flatnonzero(cols == 0)
+        firsts = np.flatnonzero((cols == 0) & ~np.isin(blocks, plan.copy_targets))
         begin = 0
         for first in [*firsts.tolist(), len(rows)]:
             self._tables[rows[begin:first], cols[begin:first]] = blocks[begin:first]
             if first < len(rows):
                 self._tables[rows[first]] = NO_BLOCK
                 self._next[rows[first]] = -1
+                self._broken[rows[first]] = False
             begin = first
 
     # -- checks ------------------------------------------------------------------------------------------------
@@ -230,8 +230,8 @@ class ScriptedExecutor:
             self._frames[target] = self._frames[source]
 
     def _break(self, plan: Plan) -> None:
-        """Nothing is known of the plan's rows from now on, nor of what it was to write."""
-        self._broken[plan.rows] = self._broken[plan.fork_rows] = True
+        """Nothing is known from now on of the requests that the plan names, nor of what it was to write."""
+        self._broken[np.isin(self._request, plan.requests)] = True
         self._slots[self._places(plan.rows, plan.starts, plan.counts)[2]] = _NOTHING
         self._frames[plan.copy_targets] = _NOTHING
 
@@ -274,7 +274,7 @@ class ScriptedExecutor:
     def _sample(self, plan: Plan) -> Sampled:
         rows, positions = plan.sampling, plan.sampled_positions
         if len(plan.fork_rows):
-            self._fork(plan)
+            self._check_forks(plan)
         tokens = scripted_tokens(self._seed[rows], positions, self.vocab_size)
         if self._answer is not None:
             offsets = (positions - self._prompt[rows]).tolist()
@@ -300,15 +300,12 @@ class ScriptedExecutor:
         tokens.flags.writeable = False
         return Sampled(tokens, tuple(failures))
 
-    def _fork(self, plan: Plan) -> None:
+    def _check_forks(self, plan: Plan) -> None:
         parents, children = plan.rows[plan.fork_from], plan.fork_rows
         if not plan.samples[plan.fork_from].all():
             raise InvariantError(f"step {plan.step} forks a row that samples nothing")
         if (self._request[parents] != self._request[children]).any():
             raise InvariantError(f"step {plan.step} forks a row of another request")
-        if self._verify:
-            self._stamps[children] = self._stamps[parents]
-        self._broken[children] = self._broken[parents]
 
 
 _NOTHING = np.uint64(0)
@@ -355,13 +352,22 @@ class Gate:
         self._entered = -1
         self._allowed = 0
         self._open = False
+        self._waiting = False
 
     def __call__(self, plan: Plan) -> None:
         """Announces that the step runs and waits for its turn to end."""
         with self._changed:
             self._entered = plan.step
             self._changed.notify_all()
+            self._waiting = True
             self._changed.wait_for(lambda: self._open or plan.step < self._allowed)
+            self._waiting = False
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a step is being held that nobody has let go."""
+        with self._changed:
+            return self._waiting and not self._open and self._entered >= self._allowed
 
     def let_go(self, steps: int = 1) -> None:
         """Lets the next `steps` steps end."""

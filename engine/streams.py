@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from engine.beams import BeamStep, Hypotheses
 from engine.core.ids import RequestId
 from engine.executor import TokenLogprobs
 from engine.requests import Delta, FinishReason, Generation
@@ -60,11 +61,12 @@ class Stream:
         self.num_cached = 0
         """Prompt tokens that the prefix cache held when the request was first admitted."""
         self.generation = generation
-        self.choices = tuple(Choice(self, i, codec) for i in range(generation.num_sequences))
-        """What the engine writes to."""
+        self._codec = codec
+        self.choices = _choices(self, codec)
+        """What the engine writes to, one for each sequence of the core's request."""
         self._on_abort = on_abort
         self._ready: deque[Choice] = deque()
-        self._num_open = len(self.choices)
+        self._num_open = generation.num_sequences
         self._reader: asyncio.Future[None] | None = None
 
     def __aiter__(self) -> "Stream":
@@ -109,6 +111,18 @@ class Stream:
 
     # -- the engine's side -------------------------------------------------------------------------------------
 
+    @property
+    def ends(self) -> frozenset[int]:
+        """Tokens that end an answer."""
+        ends = frozenset(self.generation.stop_token_ids)
+        return ends if self.generation.ignore_eos else ends | self._codec.stop_tokens
+
+    def hold(self, step: BeamStep) -> bool:
+        """Keeps a beam's step until a commit has accepted or discarded it; whether the beam ends with it."""
+        first = self.choices[0]
+        assert isinstance(first, BeamChoice)
+        return first.hold(step)
+
     def end(self, reason: FinishReason, error: str | None = None) -> None:
         """Ends the choices that have not ended."""
         for choice in self.choices:
@@ -133,10 +147,7 @@ class Choice:
         self.row: int | None = None
         """Of the plans that work for it, from its first admission on."""
         self._codec = codec
-        asked = stream.generation
-        self._stop_tokens = frozenset(asked.stop_token_ids)
-        if not asked.ignore_eos:
-            self._stop_tokens |= codec.stop_tokens
+        self._stop_tokens = stream.ends
         self._detokenizer = self._fresh()
         self._logprobs: list[tuple[int, TokenLogprobs]] = []
         self._accepted: list[int] = []
@@ -223,3 +234,57 @@ class Choice:
     def _offer(self) -> None:
         self.stream.offer(self, again=self._waits_to_be_read)
         self._waits_to_be_read = True
+
+
+class BeamChoice(Choice):
+    """One hypothesis of a beam: silent until the beam ends, then one of the best answers, if it is among those asked for."""
+
+    def __init__(self, stream: Stream, index: int, codec: Codec, hypotheses: Hypotheses) -> None:
+        super().__init__(stream, index, codec)
+        self._hypotheses = hypotheses
+        self._step: BeamStep | None = None
+
+    def hold(self, step: BeamStep) -> bool:
+        """The first hypothesis holds the beam's step until a commit has accepted it; whether the beam ends with it."""
+        self._step = step
+        return self._hypotheses.is_settled(step)
+
+    def sampled(self, token: int, logprobs: TokenLogprobs | None = None) -> bool:
+        """Beams end as a whole, see `hold`."""
+        return False
+
+    def accept(self) -> None:
+        """Takes the step in."""
+        if self._step is not None:
+            self._hypotheses.advance(self._step)
+            self._step = None
+
+    def discard(self) -> None:
+        """The step will come again."""
+        self._step = None
+
+    def end(self, reason: FinishReason, error: str | None = None) -> None:
+        """Tells the answer, unless this hypothesis is one more than was asked for."""
+        if self.index >= self.stream.generation.num_sequences:
+            self.finish, self.error = reason, error
+            return
+        if reason in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.TIMEOUT):
+            answer = self._hypotheses.best(self.index + 1)[-1]
+            if answer.ended:
+                reason = FinishReason.STOP
+            elif reason is FinishReason.STOP:
+                reason = FinishReason.LENGTH
+            self._accepted = list(answer.tokens)
+            self._num_tokens = answer.length
+            self._text.append(self._detokenizer.push(answer.tokens)[0])
+        super().end(reason, error)
+
+
+def _choices(stream: Stream, codec: Codec) -> tuple[Choice, ...]:
+    generation = stream.generation
+    beam = generation.beam
+    if beam is None:
+        return tuple(Choice(stream, i, codec) for i in range(generation.num_sequences))
+    most = generation.max_tokens
+    hypotheses = Hypotheses(beam.width, most, beam.length_penalty)
+    return tuple(BeamChoice(stream, i, codec, hypotheses) for i in range(beam.width))

@@ -28,6 +28,10 @@ def serve(
     dtype: Annotated[
         str, typer.Option(help="auto, bfloat16 or float32.", rich_help_panel=MODEL)
     ] = "auto",
+    device: Annotated[
+        str,
+        typer.Option(help="cpu, or cuda for the GPU kernels.", rich_help_panel=MODEL),
+    ] = "cpu",
     threads: Annotated[
         int | None,
         typer.Option(help="Of the model; else one a physical core.", rich_help_panel=MODEL),
@@ -96,6 +100,7 @@ def serve(
             ServeOptions.checked(
                 model=model,
                 dtype=dtype,
+                device=device,
                 threads=threads,
                 block_size=block_size,
                 num_blocks=num_blocks,

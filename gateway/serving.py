@@ -18,10 +18,9 @@ from engine.chat import ChatTemplate
 from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig
 from engine.core.errors import ConfigError
 from engine.loop import Engine
-from engine.models.build import default_dtype
+from engine.models.dtype import DtypeName, default_dtype
 from engine.runner import TorchRunner, build_runner
 from engine.tokenizer import Codec
-from engine.weights.convert import DtypeName
 from engine.weights.load import LoadedModel, load_model
 from gateway.config import GatewayConfig
 from gateway.engine import Served
@@ -37,6 +36,7 @@ class ServeOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
     model: Path | None = None
     dtype: Literal["auto", "bfloat16", "float32"] = "auto"
+    device: Literal["cpu", "cuda"] = "cpu"
     threads: Positive | None = None
     block_size: Annotated[int, Meta(ge=1, le=1024)] = 16
     num_blocks: Positive | None = None
@@ -122,7 +122,8 @@ def serve_model(options: ServeOptions) -> None:
 
 
 def _load(options: ServeOptions, console: Console) -> LoadedModel:
-    dtype: DtypeName = default_dtype() if options.dtype == "auto" else options.dtype
+    suited: DtypeName = default_dtype() if options.device == "cpu" else "bfloat16"
+    dtype: DtypeName = suited if options.dtype == "auto" else options.dtype
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         return load_model(options.model, dtype, progress)
@@ -137,6 +138,8 @@ def _runner(model: LoadedModel, options: ServeOptions) -> TorchRunner:
         max_context=options.max_context,
         max_batch=options.max_batch,
         threads=options.threads,
+        device=options.device,
+        step_tokens=options.token_budget,
     )
 
 

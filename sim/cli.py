@@ -1,6 +1,6 @@
 """`kilburn replay`: flags to settings, and the summary. Heavy imports wait until the command runs; none is torch.
 
-Exit codes: 0 ok; 2 a setting, a file or (under --strict) a row is wrong; 3 a fault of ours.
+Exit codes: 0 ok; 1 under --lockstep, the replay parts from the recording; 2 a setting, a file or (under --strict) a row is wrong; 3 a fault of ours.
 """
 
 from pathlib import Path
@@ -84,6 +84,48 @@ def replay(
             help="2: plan a step while the one before runs; 1: do not.", rich_help_panel=SCHEDULER
         ),
     ] = 2,
+    prefix_cache: Annotated[
+        bool,
+        typer.Option(
+            "--prefix-cache/--no-prefix-cache",
+            help="Share blocks of equal content, where the trace has hash ids.",
+            rich_help_panel=SCHEDULER,
+        ),
+    ] = True,
+    max_partial_prefills: Annotated[
+        int | None,
+        typer.Option(
+            help="Most prompts computed in parts at once; else as many as fit.",
+            rich_help_panel=SCHEDULER,
+        ),
+    ] = None,
+    policy: Annotated[
+        str, typer.Option(help="fcfs, priority or fair.", rich_help_panel=SCHEDULER)
+    ] = "fcfs",
+    preemption: Annotated[
+        str, typer.Option(help="recompute, swap or auto.", rich_help_panel=SCHEDULER)
+    ] = "recompute",
+    host_gb: Annotated[
+        float,
+        typer.Option(help="Host memory to swap to, 10^9 bytes a replica.", rich_help_panel=MACHINE),
+    ] = 0.0,
+    link_gb_per_s: Annotated[
+        float,
+        typer.Option(help="Between device and host, each direction.", rich_help_panel=MACHINE),
+    ] = 25.0,
+    replicas_per_link: Annotated[
+        int, typer.Option(help="So many replicas share a link.", rich_help_panel=MACHINE)
+    ] = 1,
+    replicas: Annotated[
+        int, typer.Option(help="Engines behind the router.", rich_help_panel=MACHINE)
+    ] = 1,
+    router: Annotated[
+        str,
+        typer.Option(help="round-robin, least-loaded or prefix-aware.", rich_help_panel=MACHINE),
+    ] = "round-robin",
+    num_sequences: Annotated[
+        int, typer.Option("--n", help="Answers to each prompt.", rich_help_panel=WORKLOAD)
+    ] = 1,
     limit: Annotated[
         int | None,
         typer.Option(help="Only the first N requests.", metavar="N", rich_help_panel=WORKLOAD),
@@ -127,6 +169,15 @@ def replay(
         bool,
         typer.Option("--strict", help="Refuse a trace with a bad row.", rich_help_panel=WORKLOAD),
     ] = False,
+    lockstep: Annotated[
+        bool,
+        typer.Option(
+            "--lockstep",
+            help="TRACE is a recording: make its calls again, and let the twin make them from its inputs; "
+            "the settings are the recording's.",
+            rich_help_panel=WORKLOAD,
+        ),
+    ] = False,
     json: Annotated[
         Path | None,
         typer.Option(help="Write every figure to FILE.", metavar="FILE", rich_help_panel=OUTPUT),
@@ -143,6 +194,12 @@ def replay(
     from traces.formats import open_trace
     from traces.terminal import exit_on_error, with_progress
 
+    if lockstep:
+        from sim.lockstep import replay_lockstep
+
+        with exit_on_error():
+            code = replay_lockstep(trace, typer.echo)
+        raise typer.Exit(code)
     with exit_on_error():
         config = build_config(
             model=model,
@@ -158,6 +215,16 @@ def replay(
             token_budget=token_budget,
             max_context=max_context,
             open_plans=open_plans,
+            prefix_cache=prefix_cache,
+            max_partial_prefills=max_partial_prefills,
+            policy=policy,
+            preemption=preemption,
+            host_gb=host_gb,
+            link_gb_per_s=link_gb_per_s,
+            replicas_per_link=replicas_per_link,
+            replicas=replicas,
+            router=router,
+            num_sequences=num_sequences,
             limit=limit,
             arrivals=arrivals,
             open_loop=open_loop,

@@ -1,4 +1,7 @@
-"""SimPy's environment with integer nanoseconds as its time, and events that come before others of the same instant."""
+"""SimPy's environment with integer nanoseconds as its time, and a defined order of what happens at one instant.
+
+At one instant the events of lower rank come first: arrivals, then what happens to replicas, by replica.
+"""
 
 import math
 from typing import Final
@@ -10,6 +13,7 @@ from engine.core.errors import ServeError
 from engine.core.ids import TimeNs
 
 FOREVER: Final = math.inf
+_NOTHING: Final = -1
 
 
 class Clock(simpy.Environment):
@@ -17,11 +21,24 @@ class Clock(simpy.Environment):
 
     failure: ServeError | None = None
     """Set by a process to stop the run with this error."""
+    _reached: int = URGENT
+    """The latest rank of what has happened at the present instant."""
 
     @property
     def now(self) -> TimeNs:
         """The present instant."""
         return self._now  # type: ignore[return-value]
+
+    def step(self) -> None:
+        """Takes the next event."""
+        when, rank, _, _ = self._queue[0]
+        if when != self._now or rank > self._reached:
+            self._reached = rank
+        super().step()
+
+    def has_passed(self, when: int, rank: int) -> bool:
+        """Whether what is due at `when` with this rank has had its turn."""
+        return when < self._now or (when == self._now and rank <= self._reached)
 
     def run_on(self, until_ns: int | None) -> None:
         """Takes all events that are due before `until_ns`, or all there are; time stops there, or at the last event.
@@ -38,13 +55,14 @@ class Clock(simpy.Environment):
             raise self.failure
         if until_ns is not None and self.peek() < FOREVER:
             self._now = until_ns
+            self._reached = _NOTHING
 
 
 class Soon(simpy.Event):
-    """Happens `delay` nanoseconds from now, before whatever else is due at that instant."""
+    """Happens `delay` nanoseconds from now, after what is of lower rank; by default before whatever else is due then."""
 
-    def __init__(self, clock: Clock, delay: int) -> None:
+    def __init__(self, clock: Clock, delay: int, rank: int = URGENT) -> None:
         super().__init__(clock)
         self._ok = True
         self._value = None
-        clock.schedule(self, URGENT, delay)
+        clock.schedule(self, rank, delay)  # type: ignore[arg-type]

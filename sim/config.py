@@ -11,6 +11,7 @@ from traces.shaping import Shaping, flag_message
 
 Positive = Annotated[int, Meta(ge=1)]
 Dtype = Literal["fp32", "fp16", "bf16", "fp8", "int8"]
+Routing = Literal["round-robin", "least-loaded", "prefix-aware"]
 
 
 class ReplayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -33,12 +34,32 @@ class ReplayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_context: Positive | None = None
     """None: the model's."""
     open_plans: Annotated[int, Meta(ge=1, le=2)] = 2
+    prefix_cache: bool = True
+    max_partial_prefills: Positive | None = None
+    policy: Literal["fcfs", "priority", "fair"] = "fcfs"
+    preemption: Literal["recompute", "swap", "auto"] = "recompute"
+    host_gb: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    """Host memory of each replica to swap to, in 10^9 bytes."""
+    link_gb_per_s: Annotated[float, Meta(gt=0, le=1e5)] = 25.0
+    """Between a device and its host, each direction, in 10^9 bytes a second."""
+    replicas_per_link: Positive = 1
+    """So many replicas share a host's link."""
+    num_sequences: Positive = 1
+    """Answers to each prompt; each is as long as the trace says."""
+    replicas: Annotated[int, Meta(ge=1, le=1024)] = 1
+    router: Routing = "round-robin"
     shaping: Shaping = Shaping()
     """What is asked of the trace before it is replayed."""
     until_s: Annotated[float, Meta(gt=0, le=1e9)] | None = None
     """Stop at this simulated time; what is open then counts as unfinished."""
 
     def __post_init__(self) -> None:
+        if self.preemption != "recompute" and not self.host_gb:
+            raise ValueError(f"--preemption {self.preemption} needs --host-gb above 0")
+        if self.num_sequences > self.max_batch:
+            raise ValueError(
+                f"--n ({self.num_sequences}) must be at most --max-batch ({self.max_batch})"
+            )
         if self.token_budget < self.max_batch:
             raise ValueError(
                 f"--token-budget ({self.token_budget}) must be at least --max-batch ({self.max_batch}), "

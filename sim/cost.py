@@ -7,6 +7,7 @@ A model is given a plan's totals, never its rows, so pricing costs the same for 
 from typing import NamedTuple, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from engine.core.plan import Plan
 
@@ -33,6 +34,17 @@ class CostModel(Protocol):
     def step_ns(self, work: StepWork) -> int:
         """Nanoseconds from the start of the step to its results, at least 1."""
         ...
+
+    def leap_ns(self, work: StepWork, steps: int) -> NDArray[np.int64]:
+        """`step_ns` of each of `steps` steps that decode the same sequences, [steps]; `work` is the first's."""
+        ...
+
+
+def growing_context(work: StepWork, steps: int) -> NDArray[np.int64]:
+    """`context_tokens`, and `attended`, of each step of a leap: every sequence is one position longer each time."""
+    size = work.num_sequences
+    first = work.context_tokens
+    return np.arange(first, first + (steps - 1) * size + 1, size, dtype=np.int64)
 
 
 def work_of(plan: Plan) -> StepWork:

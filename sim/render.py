@@ -67,6 +67,7 @@ def _memory_table(report: ReplayReport, width: int) -> Table:
     categories = (
         ("used", memory.mean_used_tokens, series.used_tokens, "green"),
         ("allocated, unused", memory.mean_unused_tokens, series.unused_tokens, "yellow"),
+        ("cached", memory.mean_cached_tokens, series.cached_tokens, "cyan"),
         ("free", memory.mean_free_tokens, series.free_tokens, "blue"),
     )
     for name, mean, values, colour in categories:

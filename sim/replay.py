@@ -6,13 +6,15 @@ Knows no flags and prints nothing.
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig
+from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig, SwapCosts
 from engine.core.errors import TraceError
 from engine.core.scheduler import Scheduler
 from sim.config import ReplayConfig, config_hash
+from sim.cost import CostModel, StepWork
 from sim.hardware import find_hardware
 from sim.ledger import Ledger, State
 from sim.models import find_model
+from sim.occupancy import Level as Totals
 from sim.pool import pool_budget
 from sim.report import (
     Batch,
@@ -25,11 +27,11 @@ from sim.report import (
     TraceSummary,
 )
 from sim.roofline import Efficiency, Roofline
-from sim.timeline import Timeline
-from sim.twin import Replica, run_twin
+from sim.router import make_router
+from sim.twin import Run, SwapPath, run_twin
 from traces.formats import Trace
 from traces.schema import TraceRequest
-from traces.shaping import shaped
+from traces.shaping import hash_block_tokens, shaped
 from traces.stats import spread
 
 Watch = Callable[[Iterable[TraceRequest]], Iterable[TraceRequest]]
@@ -67,19 +69,31 @@ def resolve(config: ReplayConfig, hardware_file: Path | None = None) -> Resolved
     )
 
 
-def core_config(resolved: Resolved) -> CoreConfig:
-    """What the scheduler is built from; its log is off, decisions are the same."""
+def core_config(resolved: Resolved, cost: CostModel) -> CoreConfig:
+    """What the scheduler is built from; its log is off, decisions are the same. `cost` says what `auto` preemption weighs."""
     settings = resolved.settings
+    budget = settings.token_budget
+    prefill_ns = cost.step_ns(StepWork(budget, 1, 1, budget, budget * (budget + 1) // 2))
     return CoreConfig(
         memory=MemoryConfig(
             num_blocks=resolved.pool.num_blocks,
             block_size=settings.block_size,
             watermark=settings.watermark,
+            prefix_cache=settings.prefix_cache,
+            host_blocks=int(settings.host_gb * 1e9) // resolved.pool.block_bytes,
         ),
         scheduler=SchedulerConfig(
             max_context=resolved.max_context,
             token_budget=settings.token_budget,
             max_batch=settings.max_batch,
+            max_partial_prefills=settings.max_partial_prefills,
+            policy=settings.policy,
+            preemption=settings.preemption,
+            swap_costs=SwapCosts(
+                block_bytes=resolved.pool.block_bytes,
+                link_bytes_per_s=settings.link_gb_per_s * 1e9,
+                prefill_tokens_per_s=budget * 1e9 / prefill_ns,
+            ),
             max_open_plans=settings.open_plans,
             log=False,
         ),
@@ -97,28 +111,43 @@ def replay(trace: Trace, resolved: Resolved, watch: Watch | None = None) -> Repl
     cost = Roofline(
         resolved.hardware, resolved.model, settings.dtype, settings.kv_dtype, resolved.efficiency
     )
-    scheduler = Scheduler(core_config(resolved))
+    swap = None
+    if settings.host_gb:
+        bandwidth = settings.link_gb_per_s * 1e9
+        swap = SwapPath(resolved.pool.block_bytes, bandwidth, settings.replicas_per_link)
+    core = core_config(resolved, cost)
+    schedulers = [Scheduler(core) for _ in range(settings.replicas)]
     requests: Iterable[TraceRequest] = shaped(trace, settings.shaping)
     if watch is not None:
         requests = watch(requests)
     until_ns = None if settings.until_s is None else round(settings.until_s * 1e9)
-    replica, num_held_back = run_twin(requests, scheduler, cost, until_ns=until_ns)
-    if not len(replica.ledger):
+    run = run_twin(
+        requests,
+        schedulers,
+        cost,
+        router=make_router(settings.router),
+        num_sequences=settings.num_sequences,
+        hash_block_tokens=hash_block_tokens(trace, settings.shaping),
+        swap=swap,
+        until_ns=until_ns,
+    )
+    ledger = run.ledger
+    if not len(ledger):
         first = trace.bad_rows[0] if trace.bad_rows else None
         if first is None:
             raise TraceError("the trace has no requests", file=trace.name)
         message = f"none of the trace's {sum(trace.bad_counts.values())} rows can be used: {first.message}"
         raise TraceError(message, file=trace.name, line=first.line)
-    latencies = replica.ledger.latencies()
+    latencies = ledger.latencies()
     return ReplayReport(
         config_sha256=config_hash(resolved),
         config=resolved,
-        trace=_trace_summary(trace, replica.ledger),
-        requests=_counts(replica.ledger, num_held_back),
-        throughput=_throughput(replica),
-        batch=_batch(replica, scheduler.num_preemptions),
-        memory=_memory(replica, resolved),
-        over_time=_series(replica.timeline, resolved),
+        trace=_trace_summary(trace, ledger),
+        requests=_counts(ledger, run.num_held_back),
+        throughput=_throughput(run),
+        batch=_batch(run),
+        memory=_memory(run, resolved),
+        over_time=_series(run, resolved),
         ttft_ms=spread(latencies.ttft_ms),
         tpot_ms=spread(latencies.tpot_ms),
         e2e_ms=spread(latencies.e2e_ms),
@@ -152,65 +181,90 @@ def _counts(ledger: Ledger, num_held_back: int) -> Counts:
     )
 
 
-def _throughput(replica: Replica) -> Throughput:
-    end_ns = replica.timeline.end_ns
-    busy_ns = replica.timeline.totals()[4]
-    prompt_tokens = replica.ledger.done_prompt_tokens()
+def _totals(run: Run) -> Totals:
+    """Integrals over all replicas and all time."""
+    return Totals(*map(sum, zip(*(r.timeline.totals() for r in run.replicas), strict=True)))
+
+
+def _throughput(run: Run) -> Throughput:
+    end_ns, replicas = run.replicas[0].timeline.end_ns, run.replicas
+    prompt_tokens = run.ledger.done_prompt_tokens()
+    output_tokens = sum(r.num_output_tokens for r in replicas)
 
     def rate(count: int) -> float:
         return count * 1e9 / end_ns if end_ns else 0.0
 
     return Throughput(
         simulated_s=end_ns / 1e9,
-        busy_share=busy_ns / end_ns if end_ns else 0.0,
-        steps=replica.num_steps,
+        busy_share=_totals(run).busy / (end_ns * len(replicas)) if end_ns else 0.0,
+        steps=sum(r.num_steps for r in replicas),
+        plans=sum(r.num_plans for r in replicas),
         prompt_tokens=prompt_tokens,
-        output_tokens=replica.num_output_tokens,
-        computed_tokens=replica.num_step_tokens,
-        requests_per_s=rate(replica.ledger.count(State.DONE)),
+        output_tokens=output_tokens,
+        computed_tokens=sum(r.num_step_tokens for r in replicas),
+        requests_per_s=rate(run.ledger.count(State.DONE)),
         prompt_tokens_per_s=rate(prompt_tokens),
-        output_tokens_per_s=rate(replica.num_output_tokens),
+        output_tokens_per_s=rate(output_tokens),
     )
 
 
-def _batch(replica: Replica, preemptions: int) -> Batch:
-    end_ns = max(1, replica.timeline.end_ns)
-    _, _, running, waiting, _ = replica.timeline.totals()
+def _batch(run: Run) -> Batch:
+    end_ns = max(1, run.replicas[0].timeline.end_ns)
+    totals = _totals(run)
     return Batch(
-        max=replica.max_batch,
-        mean_running=running / end_ns,
-        mean_waiting=waiting / end_ns,
-        preemptions=preemptions,
+        max=max(r.max_batch for r in run.replicas),
+        mean_running=totals.running / end_ns,
+        mean_waiting=totals.waiting / end_ns,
+        preemptions=sum(r.scheduler.num_preemptions for r in run.replicas),
+        swaps=sum(r.scheduler.num_swaps for r in run.replicas),
+        link_busy_share=(
+            sum(link.busy_ns for link in run.links) / (2 * end_ns * len(run.links))
+            if run.links
+            else None
+        ),
     )
 
 
-def _memory(replica: Replica, resolved: Resolved) -> Memory:
+def _memory(run: Run, resolved: Resolved) -> Memory:
     block_size, pool_blocks = resolved.settings.block_size, resolved.pool.num_blocks
-    end_ns = max(1, replica.timeline.end_ns)
-    held, used, *_ = replica.timeline.totals()
-    allocated = held * block_size
+    pool_tokens = pool_blocks * block_size * len(run.replicas)
+    end_ns = max(1, run.replicas[0].timeline.end_ns)
+    totals = _totals(run)
+    allocated = totals.held_blocks * block_size
+    cached = totals.cached_blocks * block_size
+    queries = sum(r.scheduler.prefix_queries_tokens for r in run.replicas)
+    hits = sum(r.scheduler.prefix_hits_tokens for r in run.replicas)
     return Memory(
         block_size=block_size,
         pool_blocks=pool_blocks,
-        pool_tokens=pool_blocks * block_size,
-        peak_blocks=replica.max_held_blocks,
-        mean_used_tokens=used / end_ns,
-        mean_unused_tokens=(allocated - used) / end_ns,
-        mean_free_tokens=pool_blocks * block_size - allocated / end_ns,
-        used_share_of_allocated=used / allocated if allocated else None,
+        pool_tokens=pool_tokens,
+        peak_blocks=max(r.max_held_blocks for r in run.replicas),
+        mean_used_tokens=totals.used_tokens / end_ns,
+        mean_unused_tokens=(allocated - totals.used_tokens) / end_ns,
+        mean_cached_tokens=cached / end_ns,
+        mean_free_tokens=pool_tokens - (allocated + cached) / end_ns,
+        used_share_of_allocated=totals.used_tokens / allocated if allocated else None,
+        prefix_queries_tokens=queries,
+        prefix_hits_tokens=hits,
+        prefix_hit_share=hits / queries if queries else None,
     )
 
 
-def _series(timeline: Timeline, resolved: Resolved) -> Series:
-    ends, (held, used, running, waiting, busy) = timeline.means()
-    allocated = held * resolved.settings.block_size
-    pool = resolved.pool.num_blocks * resolved.settings.block_size
+def _series(run: Run, resolved: Resolved) -> Series:
+    parts = [r.timeline.means() for r in run.replicas]
+    ends = parts[0][0]
+    means = sum((values for _, values in parts[1:]), parts[0][1])
+    held, cached, used, running, waiting, busy = means
+    block_size = resolved.settings.block_size
+    allocated, kept = held * block_size, cached * block_size
+    pool = resolved.pool.num_blocks * block_size * len(parts)
     return Series(
         end_s=(ends / 1e9).tolist(),
         used_tokens=used.tolist(),
         unused_tokens=(allocated - used).tolist(),
-        free_tokens=(pool - allocated).tolist(),
+        cached_tokens=kept.tolist(),
+        free_tokens=(pool - allocated - kept).tolist(),
         running=running.tolist(),
         waiting=waiting.tolist(),
-        busy=busy.tolist(),
+        busy=(busy / len(parts)).tolist(),
     )

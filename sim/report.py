@@ -63,6 +63,8 @@ class Throughput(Struct, frozen=True, kw_only=True):
     busy_share: float
     """Share of that time during which a step ran."""
     steps: int
+    plans: int
+    """Steps, where those that were leapt over together count as one."""
     prompt_tokens: int
     """Of requests that are done."""
     output_tokens: int
@@ -81,22 +83,36 @@ class Batch(Struct, frozen=True, kw_only=True):
     mean_running: float
     mean_waiting: float
     preemptions: int
+    swaps: int
+    """Of the preemptions, those that moved blocks to the host."""
+    link_busy_share: float | None
+    """Share of time that a direction of a link carried blocks; null without a host pool."""
 
 
 class Memory(Struct, frozen=True, kw_only=True):
-    """The KV pool by category, time-weighted over the whole run, in token positions. The three means add up to the pool."""
+    """The KV pool by category, time-weighted over the whole run, in token positions. The four means add up to the pool, of all replicas."""
 
     block_size: int
     pool_blocks: int
+    """Of one replica."""
     pool_tokens: int
+    """Of all replicas."""
     peak_blocks: int
+    """Held at once, of one replica."""
     mean_used_tokens: float
     """Hold a computed token state."""
     mean_unused_tokens: float
     """In a held block, not (yet) used."""
+    mean_cached_tokens: float
+    """Of ended sequences, kept for others to share, evictable."""
     mean_free_tokens: float
     used_share_of_allocated: float | None
     """Integral of used over integral of allocated; null when nothing was ever allocated."""
+    prefix_queries_tokens: int
+    """Prompt tokens of admitted requests whose content is known."""
+    prefix_hits_tokens: int
+    """Of these, the ones that were in the cache."""
+    prefix_hit_share: float | None
 
 
 class Series(Struct, frozen=True, kw_only=True):
@@ -105,6 +121,7 @@ class Series(Struct, frozen=True, kw_only=True):
     end_s: list[float]
     used_tokens: list[float]
     unused_tokens: list[float]
+    cached_tokens: list[float]
     free_tokens: list[float]
     running: list[float]
     waiting: list[float]

@@ -13,9 +13,11 @@ and wave quantisation, clocks that fall under load.
 
 from typing import Annotated
 
+import numpy as np
 from msgspec import Meta, Struct
+from numpy.typing import NDArray
 
-from sim.cost import StepWork
+from sim.cost import StepWork, growing_context
 from sim.hardware import DTYPE_BYTES, Hardware
 from sim.models import ModelShape
 
@@ -75,9 +77,23 @@ class Roofline:
 
     def step_ns(self, work: StepWork) -> int:
         """Nanoseconds of one step; the sum of the parts above."""
-        compute = work.num_tokens * self._token_ns + work.num_samples * self._sample_ns
-        linear = max(compute, self._weights_ns)
         attention = max(
             work.attended * self._pair_ns, (work.context_tokens + work.num_tokens) * self._kv_ns
         )
-        return max(1, round(linear + attention + self._fixed_ns))
+        return max(1, round(self._linear_ns(work) + attention))
+
+    def leap_ns(self, work: StepWork, steps: int) -> NDArray[np.int64]:
+        """`step_ns` of each of `steps` steps, in a few array operations of the same arithmetic."""
+        context = growing_context(work, steps)
+        attention: NDArray[np.float64] = np.maximum(
+            context * self._pair_ns, (context + work.num_tokens) * self._kv_ns
+        )
+        attention += self._linear_ns(work)
+        np.rint(attention, out=attention)
+        np.maximum(attention, 1.0, out=attention)
+        return attention.astype(np.int64)
+
+    def _linear_ns(self, work: StepWork) -> float:
+        """What does not depend on the context."""
+        compute = work.num_tokens * self._token_ns + work.num_samples * self._sample_ns
+        return max(compute, self._weights_ns) + self._fixed_ns

@@ -28,8 +28,10 @@ from engine.core.log import (
     Preempted,
     Record,
     Released,
+    Reparented,
     SwapEnded,
     SwapStarted,
+    Uncopied,
 )
 
 VERSION: Final = 2
@@ -69,7 +71,8 @@ class End(Struct, frozen=True, tag="close"):
 Line = (
     Header | Prompt | Tokens | End
     | Submit | Abort | Expire | Schedule | Commit | Transferred
-    | Admitted | Forked | Grew | Copied | Evicted | Preempted | SwapStarted | SwapEnded | Released | Ended
+    | Admitted | Forked | Reparented | Grew | Copied | Uncopied | Evicted | Preempted
+    | SwapStarted | SwapEnded | Released | Ended
 )  # fmt: skip
 
 

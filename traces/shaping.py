@@ -58,6 +58,13 @@ def flag_message(error: msgspec.ValidationError) -> str:
     return f"{flag}: {text}" if path else text
 
 
+def hash_block_tokens(trace: Trace, shaping: Shaping) -> int:
+    """What a hash id covers in the shaped trace; 0: there are none."""
+    if trace.hash_block_tokens or not shaping.system_tokens:
+        return trace.hash_block_tokens
+    return SYSTEM_BLOCK_TOKENS
+
+
 def shaped(trace: Trace, shaping: Shaping, *, times_needed: bool = True) -> Iterator[TraceRequest]:
     """The trace's requests as asked for, in arrival order; without times all arrive at 0, where none are needed.
 
@@ -82,7 +89,7 @@ def shaped(trace: Trace, shaping: Shaping, *, times_needed: bool = True) -> Iter
         requests = scale_time(requests, shaping.time_scale)
     if shaping.system_tokens:
         requests = with_system_prompt(
-            requests, shaping.system_tokens, trace.hash_block_tokens or SYSTEM_BLOCK_TOKENS
+            requests, shaping.system_tokens, hash_block_tokens(trace, shaping)
         )
     return requests
 

@@ -51,7 +51,7 @@ class Admission:
         """Resumes what is off and admits what waits, as far as memory, batch and budget go; adds their first chunks."""
         book, table, limits = self._book, self._book.table, self._limits
         admitted: Admitted = []
-        partial = sum(count < table.known[row] - table.scheduled[row] for row, count in chunks)
+        partial = sum(count < table.target[row] - table.scheduled[row] for row, count in chunks)
         partial += len(book.prefilling) - len(chunks)
         while budget > 0:
             if limits.max_partial_prefills is not None and partial >= limits.max_partial_prefills:
@@ -60,7 +60,7 @@ class Admission:
             if rows is None:
                 break
             for row in rows[:1]:
-                left = int(table.known[row] - table.scheduled[row])
+                left = int(table.target[row] - table.scheduled[row])
                 count = min(budget, left)
                 chunks.append((row, count))
                 budget -= count
@@ -87,8 +87,9 @@ class Admission:
             refused, had, reserved = self._refused
             if refused == request_id and free <= had and reserve >= reserved:
                 return None
-        running, computed = book.running(), book.computed()
-        self._book.memory.publish_all(running, computed[running])
+        if book.memory.shares_content:
+            running, computed = book.running(), book.computed()
+            book.memory.publish_all(running, computed[running])
         if waiting is None:
             if self._pressure.resume(group, reserve):
                 self._refused = None
@@ -105,7 +106,7 @@ class Admission:
         """Gives a new request its rows and its first sequence the frames of the prompt; the first row."""
         book, table, request = self._book, self._book.table, waiting.request
         row = table.take()
-        self._book.memory.open(row, request.content, request.salt)
+        self._book.memory.open(row, request.content, request.salt, request.num_prompt)
         if self._book.memory.admit_group([(row, request.num_prompt)], 0, reserve) is not Grant.OK:
             self._book.memory.close(row)
             table.free(row)
@@ -127,8 +128,9 @@ class Admission:
             self.prefix_queries_tokens += request.num_prompt
             self.prefix_hits_tokens += hits * self._book.memory.block_size
         book.record_evictions()
-        blocks = tuple(self._book.memory.blocks_of(row).tolist())
-        book.record(records.Admitted(book.next_step, request.id, row, blocks, hits))
+        if book.keeps_log:
+            blocks = tuple(self._book.memory.blocks_of(row).tolist())
+            book.record(records.Admitted(book.next_step, request.id, row, blocks, hits))
         table.state[row] = State.RUNNING
         book.run(row)
         return row

@@ -45,6 +45,21 @@ class Allocator(Protocol):
         """Frames that can be handed out now: free, or cached and evictable."""
         ...
 
+    @property
+    def cached_blocks(self) -> int:
+        """Frames without an owner whose content is still findable; `free_blocks` counts them too."""
+        ...
+
+    @property
+    def shares_content(self) -> bool:
+        """Whether any row has content, so that it may publish."""
+        ...
+
+    @property
+    def keeps_tokens(self) -> bool:
+        """Whether any row's content grows with what `accept` is told."""
+        ...
+
     def could_hold(self, num_shared: int, num_tokens: int, num_rows: int) -> bool:
         """Whether `num_rows` sequences of `num_tokens` positions, the first `num_shared` equal, fit when alone."""
         ...
@@ -53,8 +68,8 @@ class Allocator(Protocol):
         """The most positions that each of `num_rows` sequences can have when alone, the first `num_shared` equal."""
         ...
 
-    def open(self, row: int, content: Content | None, salt: str) -> None:
-        """`row` stands for a sequence that starts with `content`; it holds nothing yet."""
+    def open(self, row: int, content: Content | None, salt: str, num_prompt: int) -> None:
+        """`row` stands for a sequence that starts with `num_prompt` positions of `content`; it holds nothing yet."""
         ...
 
     def close(self, row: int) -> None:
@@ -77,6 +92,10 @@ class Allocator(Protocol):
         """`child`, which is empty, holds the frames of `parent`, whose first `num_tokens` positions are known."""
         ...
 
+    def move(self, rows: list[int], parents: list[int]) -> None:
+        """Each of `rows` gives its frames back and holds those that its parent held, all at once."""
+        ...
+
     def short(self, rows: I32, lengths: I32) -> I32:
         """Indices into `rows` of those that cannot yet hold `lengths` positions, ascending. Changes nothing."""
         ...
@@ -89,8 +108,10 @@ class Allocator(Protocol):
         """Positions that each of `rows` has frames for."""
         ...
 
-    def grow_each(self, rows: I32) -> tuple[I32, int]:
-        """Gives a frame for each entry of `rows`, which may name a row several times, in order; all can be served.
+    def grow_each(self, rows: I32, nth: I32) -> tuple[I32, int]:
+        """Gives a frame for each entry of `rows`, in order; all can be served.
+
+        A row may be named several times: its `nth[i]`-th new frame, from 0, in ascending order.
 
         (frames, how many of the first were free rather than evicted for this).
         """
@@ -105,6 +126,10 @@ class Allocator(Protocol):
 
         The source stays referenced until `copied`.
         """
+        ...
+
+    def uncopy(self, rows: list[int]) -> list[tuple[int, int, int]]:
+        """Takes back the copies of `rows` since the last `take_copies`: (row, source, copy) of each; the sources are shared again."""
         ...
 
     def copied(self, sources: list[int]) -> None:

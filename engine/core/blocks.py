@@ -20,13 +20,12 @@ import numpy as np
 from engine.core.arrays import I32, I64, Bools
 from engine.core.errors import InvariantError
 
-_SWEEP_FROM = 1024
-
 
 class BlockPool:
     """`total` frames, numbered from 0. Frames freed last are handed out first; never-cached ones before cached ones."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, *, sweep_from: int = 1024) -> None:
+        """All frames are free; the eviction queue is swept from `sweep_from` stale entries on."""
         self.total = total
         self.refs: I32 = np.zeros(total, np.int32)
         self.moves: I32 = np.zeros(total, np.int32)
@@ -40,6 +39,7 @@ class BlockPool:
         self._serial = 0
         self._queue: deque[tuple[int, I32]] = deque()
         self._queued = 0
+        self._sweep_from = sweep_from
 
     @property
     def free(self) -> int:
@@ -117,7 +117,7 @@ class BlockPool:
         self._queue.append((self._serial, frames))
         self.cached += len(frames)
         self._queued += len(frames)
-        if self._queued > 2 * self.cached + _SWEEP_FROM:
+        if self._queued > 2 * self.cached + self._sweep_from:
             self._sweep()
 
     def _sweep(self) -> None:

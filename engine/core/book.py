@@ -42,7 +42,7 @@ class Status(Enum):
 class Group:
     """A request with rows. `rows` are those of its sequences that have not ended, first sequence first."""
 
-    __slots__ = ("rank", "request", "rows", "status", "swap")
+    __slots__ = ("rank", "request", "rows", "shared", "status", "swap")
 
     def __init__(self, waiting: Waiting, rank: int, rows: list[int]) -> None:
         self.request = waiting.request
@@ -51,6 +51,8 @@ class Group:
         self.status = Status.RUNNING
         self.swap = False
         """LEAVING: to the host, rather than to be computed again."""
+        self.shared = 0
+        """Leading positions that the first sequence computes for all: the others wait for them."""
 
 
 class OpenPlan:
@@ -69,7 +71,7 @@ class OpenPlan:
     def names(self, row: int) -> bool:
         """Whether the plan computes or samples for `row`."""
         if self._names is None:
-            self._names = frozenset([*self.plan.rows.tolist(), *self.plan.fork_rows.tolist()])
+            self._names = frozenset(self.plan.rows.tolist() + self.plan.fork_rows.tolist())
         return row in self._names
 
 
@@ -95,10 +97,15 @@ class Book:
         self.open: deque[OpenPlan] = deque()
         self.next_step = 0
         self.log: list[records.Record] = []
-        self.keep_log = keep_log
+        self.keeps_log = keep_log
+        """Whether `record` keeps anything: who makes a record asks first where that is work."""
         self._ranked = ranked
         self.shared_tails: set[int] = set()
         """Rows whose last block may be shared with a sibling: the next write looks."""
+        self.dependent: set[int] = set()
+        """Rows whose next step depends on the results of the last: in one open plan at most."""
+        self.moves: list[tuple[int, int, int]] = []
+        """(request, row, parent) of accepted results, for the next plan to carry."""
         self.membership = 0
         """Changes whenever `decoding` does."""
 
@@ -126,6 +133,17 @@ class Book:
                 computed[plan.fork_rows] = plan.starts[plan.fork_from]
         return computed
 
+    def computed_of(self, row: int) -> int:
+        """`computed` of one row."""
+        for entry in self.open:
+            if entry.names(row):
+                plan = entry.plan
+                at = np.flatnonzero(plan.rows == row)
+                if len(at):
+                    return int(plan.starts[at[0]]) + plan.steps - 1
+                return int(plan.starts[plan.fork_from[np.flatnonzero(plan.fork_rows == row)[0]]])
+        return int(self.table.scheduled[row])
+
     def known(self, rows: I32, computed: I32) -> I32:
         """Tokens that each of `rows` knows, given what is computed of each row of the table."""
         table, done = self.table, computed[rows]
@@ -141,13 +159,15 @@ class Book:
 
     def record(self, record: records.Record) -> None:
         """Adds to the decision log."""
-        if self.keep_log:
+        if self.keeps_log:
             self.log.append(record)
 
     def record_evictions(self) -> None:
         """Adds what memory evicted for the decision that is recorded next."""
         if self.memory.evicted:
-            self.record(records.Evicted(self.next_step, self.memory.take_evicted()))
+            evicted = self.memory.take_evicted()
+            if self.keeps_log:
+                self.record(records.Evicted(self.next_step, evicted))
 
     # -- running -----------------------------------------------------------------------------------------------
 
@@ -160,10 +180,41 @@ class Book:
         self.table.state[row] = State.RUNNING
         insort(self.prefilling, row, key=self._order)
 
+    def resume(self, row: int, *, moved_in: bool) -> None:
+        """`row`, which has its frames again, goes on.
+
+        A hypothesis leaves its last known token to a step of all of its beam. A row that moved in complete decodes, since
+        it may share its last block with a sibling still: a decode copies it before it writes. Not so a lone row whose prompt
+        lacks its last position yet: that is a prompt chunk, and charged as one.
+        """
+        table = self.table
+        group = self.groups[RequestId(int(table.request[row]))]
+        formed = not any(table.state[other] == State.FORMING for other in group.rows)
+        complete = moved_in and table.scheduled[row] == table.known[row] - 1
+        complete &= len(group.rows) > 1 or table.known[row] > table.prompt[row]
+        table.target[row] = table.known[row] - (formed and (group.request.beam or complete))
+        if table.scheduled[row] >= table.target[row]:
+            self.start_decoding(row)
+        else:
+            self.run(row)
+
+    def held_back(self) -> list[int]:
+        """Hypotheses that cannot decode now: results of one of their beam are due, or its tokens are not computed yet."""
+        table = self.table
+        requests = {int(table.request[row]) for row in self.dependent}
+        held: list[int] = []
+        for request in sorted(requests):
+            rows = self.groups[RequestId(request)].rows
+            if any(r not in self.dependent or r in self.finishing or self.named(r) for r in rows):
+                held.extend(rows)
+        return held
+
     def start_decoding(self, row: int) -> bool:
         """`row`, whose known tokens are computed or planned, decodes; False where only its last token is awaited."""
         table = self.table
         table.state[row] = State.RUNNING
+        if self.groups[RequestId(int(table.request[row]))].request.beam:
+            self.dependent.add(row)
         if max(table.scheduled[row] + 1, table.known[row]) >= table.limit[row]:
             self.finishing.add(row)
             return False
@@ -171,12 +222,11 @@ class Book:
         self.membership += 1
         return True
 
-    def finish_decoding(self, rows: I32) -> None:
-        """The last token of each of `rows` is planned."""
-        if len(rows):
-            self.finishing.update(rows.tolist())
-            self.decoding = self.decoding[~np.isin(self.decoding, rows)]
-            self.membership += 1
+    def finish_decoding(self, rows: I32, others: I32) -> None:
+        """The last token of each of `rows` is planned; `others` decode on, by rank."""
+        self.finishing.update(rows.tolist())
+        self.decoding = others
+        self.membership += 1
 
     def form_siblings(self, row: int) -> list[int]:
         """The other sequences of the request of `row`, whose prompt is planned, come into being; their rows."""
@@ -187,10 +237,26 @@ class Book:
         for child in children:
             self.memory.fork(row, child, known)
             table.scheduled[child] = known
+            table.paid[child] = table.prompt[child]
         if children:
             self.shared_tails.update([row, *children])
             self.record(records.Forked(self.next_step, row, tuple(children)))
         return children
+
+    def move(self, step: int, rows: list[int], parents: list[int]) -> None:
+        """Beam search: each of `rows` goes on with the history of its parent."""
+        self.memory.move(rows, parents)
+        request = int(self.table.request[rows[0]])
+        self.moves.extend((request, row, parent) for row, parent in zip(rows, parents, strict=True))
+        self.shared_tails.update(rows, parents)
+        self.record(records.Reparented(step, tuple(rows), tuple(parents)))
+
+    def take_moves(self) -> tuple[I32, I32]:
+        """(rows, parents) to carry in a plan, without those of requests that ended since."""
+        moves, self.moves = self.moves, []
+        kept = [(row, p) for request, row, p in moves if self.table.request[row] == request]
+        rows, parents = np.array(kept, np.int32).reshape(-1, 2).T.copy()
+        return rows, parents
 
     def stop_running(self, row: int) -> None:
         """`row` is on no running list any more; results of open plans that name it are discarded."""
@@ -202,6 +268,7 @@ class Book:
             self.decoding = self.decoding[self.decoding != row]
             self.membership += 1
         self.shared_tails.discard(row)
+        self.dependent.discard(row)
         for entry in self.open:
             if entry.names(row):
                 entry.gone.add(row)
@@ -230,8 +297,9 @@ class Book:
 
     def retire(self, step: int, row: int) -> None:
         """The sequence of running `row` is over: frames come back now, or with the last open plan that names it."""
-        computed = self.computed()
-        self.table.known[row] = self.known(np.array([row], np.int32), computed)[0]
+        done = self.computed_of(row)
+        if done >= self.table.known[row]:
+            self.table.known[row] = done + 1
         self.stop_running(row)
         self.table.state[row] = State.ENDED
         if not self.named(row):

@@ -10,6 +10,11 @@ from engine.core.policy import Shares
 from engine.core.pressure import Pressure
 from engine.core.rows import State
 
+_NO_REASONS: I8 = np.zeros(0, np.int8)
+
+
+_FOUND_OUTSIDE = (Finish.NONE, Finish.STOP, Finish.FAILED)
+
 
 class Commits:
     """What `Scheduler.commit` does, over the book and its memory."""
@@ -20,20 +25,30 @@ class Commits:
         self._pressure = pressure
         self._shares = shares
 
-    def commit(self, plan: Plan, results: Results | StepFailed) -> Outcome:
-        """Takes in what the oldest open plan computed.
-
-        Raises:
-            ValueError: `plan` is not the oldest open plan, or `results` are not for its sampling rows.
-        """
+    def check(self, plan: Plan, results: Results | StepFailed) -> None:
+        """Raises `ValueError` unless `plan` is the oldest open plan and `results` are of its sampling rows."""
         book = self._book
         if not book.open or plan is not book.open[0].plan:
             raise ValueError("plans commit in the order in which they were made")
-        sampling = plan.sampling
-        if isinstance(results, Results) and not (
-            results.rows is sampling or np.array_equal(results.rows, sampling)
-        ):
+        if isinstance(results, StepFailed):
+            return
+        sampling, stops = plan.sampling, results.stops
+        if not (results.rows is sampling or np.array_equal(results.rows, sampling)):
             raise ValueError("results must name the plan's sampling rows in plan order")
+        shape = sampling.shape if plan.steps == 1 else (plan.steps, len(sampling))
+        if results.tokens.shape != shape or stops.shape != sampling.shape:
+            raise ValueError(f"tokens must have shape {shape} and stops {sampling.shape}")
+        if stops.any():
+            if plan.steps > 1:
+                raise ValueError("nothing stops in a leap")
+            if not np.isin(stops, _FOUND_OUTSIDE).all():
+                raise ValueError("stops may be NONE, STOP or FAILED; the core finds the others")
+        if results.parents is not None:
+            _check_parents(book, sampling, results.parents)
+
+    def commit(self, plan: Plan, results: Results | StepFailed) -> Outcome:
+        """Takes in what the oldest open plan computed; `check` has passed."""
+        book, sampling = self._book, plan.sampling
         entry = book.open.popleft()
         if len(plan.copy_sources):
             self._book.memory.copied(plan.copy_sources.tolist())
@@ -50,19 +65,26 @@ class Commits:
         plan, book, tokens = entry.plan, self._book, results.tokens
         if plan.steps > 1:
             return self._accept_leap(entry, tokens)
+        plain = not (entry.gone or len(plan.fork_rows) or book.memory.keeps_tokens)
+        if plain and results.parents is None and not results.stops.any():
+            return self._accept_all(entry, sampling, tokens)
         rows, stops, positions = sampling, results.stops, plan.sampled_positions
         if entry.gone:
             heard = _others(rows, entry.gone)
             self._refund(rows[~heard])
+            self._distrust(plan.step, rows[~heard & (stops == Finish.FAILED)])
             rows, stops, positions, tokens = (
                 rows[heard],
                 stops[heard],
                 positions[heard],
                 tokens[heard],
             )
+        if results.parents is not None:
+            self._move(plan.step, rows, sampling, results.parents)
         ended, reasons = NO_ROWS, stops[:0]
         if stops.any() or len(entry.finishing):
             good = stops != Finish.FAILED
+            self._refund(rows[~good])
             full = np.isin(rows, entry.finishing)
             reasons = np.where(full & (stops == 0), Finish.LENGTH, stops).astype(np.int8)
             ends = reasons != Finish.NONE
@@ -76,38 +98,62 @@ class Commits:
         requests = book.table.request[rows]
         return self._outcome(plan, rows, requests, tokens, counts, ended, reasons)
 
+    def _move(self, step: int, heard: I32, sampling: I32, parents: I32) -> None:
+        """Hypotheses whose results count go on with their parents' histories, one beam after the other."""
+        requests = self._book.table.request[sampling].tolist()
+        kept = set(heard.tolist())
+        beams: dict[int, list[tuple[int, int]]] = {}
+        for request, row, parent in zip(requests, sampling.tolist(), parents.tolist(), strict=True):
+            if row != parent and row in kept:
+                beams.setdefault(request, []).append((row, parent))
+        for moves in beams.values():
+            self._book.move(step, [row for row, _ in moves], [parent for _, parent in moves])
+
+    def _accept_all(self, entry: OpenPlan, rows: I32, tokens: I32) -> Outcome:
+        """Takes in a step that every row wanted, where nobody keeps tokens: rows that are full end, the others go on."""
+        plan = entry.plan
+        if rows is plan.rows:
+            requests, counts = plan.requests, plan.counts
+        else:
+            requests, counts = self._book.table.request[rows], np.ones(len(rows), np.int32)
+        ended, reasons = entry.finishing, _NO_REASONS
+        if len(ended):
+            reasons = np.full(len(ended), Finish.LENGTH, np.int8)
+        return self._outcome(plan, rows, requests, tokens, counts, ended, reasons)
+
     def _accept_leap(self, entry: OpenPlan, tokens: I32) -> Outcome:
         """Takes in a leap: of rows that are gone since, all tokens but the last."""
         plan = entry.plan
         heard = _others(plan.rows, entry.gone)
-        for ahead in range(len(tokens)):
-            kept = slice(None) if ahead < plan.steps - 1 else heard
-            self._book.memory.accept(
-                plan.rows[kept], plan.starts[kept] + ahead + 1, tokens[ahead][kept]
-            )
         self._refund(plan.rows[~heard])
         counts = np.where(heard, plan.steps, plan.steps - 1).astype(np.int32)
-        nothing = np.zeros(0, np.int8)
-        return self._outcome(plan, plan.rows, plan.requests, tokens, counts, NO_ROWS, nothing)
+        return self._outcome(plan, plan.rows, plan.requests, tokens, counts, NO_ROWS, _NO_REASONS)
 
     def _fail(self, entry: OpenPlan) -> Outcome:
-        """Ends every request that the plan names and that still runs: what it computed is not to be trusted."""
+        """Ends every request that the plan names and that still runs. What it computed, for whomever, is not to be trusted."""
         plan, book = entry.plan, self._book
-        named = book.table.request[np.concatenate([plan.rows, plan.fork_rows])]
+        rows = np.concatenate([plan.rows, plan.fork_rows])
+        self._distrust(plan.step, rows)
         ended: list[int] = []
-        for request_id in dict.fromkeys(named.tolist()):
+        for request_id in dict.fromkeys(book.table.request[rows].tolist()):
             group = book.groups.get(RequestId(request_id))
             if group is not None and group.status is Status.RUNNING:
-                running = [r for r in group.rows if book.table.state[r] == State.RUNNING]
-                for row in running:
-                    self._book.memory.silence(row)
-                ended.extend(running)
-        self._refund(np.array([r for r in plan.sampling.tolist() if r in entry.gone], np.int32))
+                ended.extend(r for r in group.rows if book.table.state[r] == State.RUNNING)
+        self._refund(plan.sampling)
         reasons = np.full(len(ended), Finish.FAILED, np.int8)
         nothing = np.zeros(0, np.int64)
         return self._outcome(
             plan, NO_ROWS, nothing, NO_ROWS, NO_ROWS, np.array(ended, np.int32), reasons
         )
+
+    def _distrust(self, step: int, rows: I32) -> None:
+        """What a failed step computed for `rows`, running or not, is neither published nor swapped."""
+        book = self._book
+        for row in rows.tolist():
+            book.memory.silence(row)
+            group = book.groups.get(RequestId(int(book.table.request[row])))
+            if group is not None and group.status is Status.LEAVING:
+                self._pressure.recompute_instead(step, group)
 
     def _outcome(
         self,
@@ -163,6 +209,22 @@ class Commits:
             self._shares.charge_output(self._book.table.tenant[rows], -1)
 
 
+def _check_parents(book: Book, sampling: I32, parents: I32) -> None:
+    requests = book.table.request
+    for row, parent in zip(sampling.tolist(), parents.tolist(), strict=True):
+        if row == parent:
+            continue
+        if requests[row] != requests[parent] or parent not in sampling:
+            raise ValueError(
+                f"row {parent} cannot be the parent of row {row}: not of its beam, or not in the plan"
+            )
+        group = book.groups.get(RequestId(int(requests[row])))
+        if group is not None and not group.request.beam:
+            raise ValueError(f"row {row} is no hypothesis of a beam search")
+
+
 def _others(rows: I32, gone: set[int]) -> Bools:
     """Which of `rows` are not in `gone`."""
+    if not gone:
+        return np.ones(len(rows), np.bool_)
     return np.array([row not in gone for row in rows.tolist()], np.bool_)

@@ -37,17 +37,22 @@ class RowContents:
         self._block_size = block_size
         self._tokens: I32 = np.zeros((1, 64), np.int32)
         self._sources: dict[int, Content] = {}
+        self._keyed: dict[int, int] = {}
+        """Of rows whose content is ids: positions that have a key, which generated ones never do."""
         self._num_token_rows = 0
         self.salts: dict[int, str] = {}
 
-    def open(self, row: int, content: Content, salt: str) -> None:
-        """`row` starts with `content`."""
+    def open(self, row: int, content: Content, salt: str, num_prompt: int) -> None:
+        """`row` starts with `content`, which describes its `num_prompt` first positions."""
         self._sources[row] = content
         self.salts[row] = salt
         if isinstance(content, TokenContent):
             self._num_token_rows += 1
             self._reserve(row, len(content.tokens))
             self._tokens[row, : len(content.tokens)] = content.tokens
+        else:
+            # The last id may stand for a partly filled trace block.
+            self._keyed[row] = min(num_prompt, len(content.ids) * content.trace_block)
 
     def fork(self, parent: int, child: int, num_tokens: int) -> None:
         """`child` starts with the first `num_tokens` tokens of `parent`."""
@@ -57,11 +62,23 @@ class RowContents:
             self._num_token_rows += 1
             self._reserve(child, num_tokens)
             self._tokens[child, :num_tokens] = self._tokens[parent, :num_tokens]
+        else:
+            self._keyed[child] = self._keyed[parent]
+
+    def move(self, rows: list[int], parents: list[int]) -> None:
+        """Each of `rows` has the tokens of its parent from now on, all at once."""
+        if isinstance(self._sources.get(rows[0]), TokenContent):
+            self._tokens[rows] = self._tokens[parents]
 
     def close(self, row: int) -> None:
         """`row` has no content any more."""
         self.salts.pop(row, None)
         self._num_token_rows -= isinstance(self._sources.pop(row, None), TokenContent)
+
+    @property
+    def keeps_tokens(self) -> bool:
+        """Whether any row's content is known by its tokens, and so grows."""
+        return self._num_token_rows > 0
 
     def accept(self, rows: I32, positions: I32, tokens: I32) -> None:
         """tokens[i] stands at positions[i] of rows[i]; rows without content ignore it."""
@@ -90,7 +107,7 @@ class RowContents:
         if source is None:
             return 0
         if isinstance(source, TraceContent):
-            num_tokens = min(num_tokens, len(source.ids) * source.trace_block)
+            num_tokens = min(num_tokens, self._keyed[row])
         return num_tokens // self._block_size
 
     def ends(self, row: int, num_blocks: int) -> bool:
@@ -98,7 +115,7 @@ class RowContents:
         source = self._sources[row]
         if isinstance(source, TokenContent):
             return False
-        return num_blocks >= len(source.ids) * source.trace_block // self._block_size
+        return num_blocks >= self._keyed[row] // self._block_size
 
     def keys(self, row: int, first: int, last: int) -> Keys:
         """Keys of blocks [first, last), all inside `num_keys`: valid until the next change."""

@@ -215,6 +215,8 @@ def plan_digest(plan: Plan) -> int:
         np.array(plan.admitted, np.int64),
         plan.copy_sources,
         plan.copy_targets,
+        plan.move_rows,
+        plan.move_parents,
         plan.delta_rows,
         plan.delta_cols,
         plan.delta_blocks,

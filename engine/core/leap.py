@@ -1,7 +1,8 @@
 """Leaps: many decode steps in one call, where nothing but growth happens.
 
 A leap of k equals k single steps in state and in log, so it contains no admission, end, preemption, copy or transfer. It
-may follow an open plan, as a single step would, as long as that plan's commit changes nothing but positions.
+may follow an open plan, as a single step would, as long as that plan's commit changes nothing but positions. Nobody leaps
+while blocks are known by their tokens, because what is published next would depend on tokens that come with the commit.
 """
 
 from itertools import pairwise
@@ -16,7 +17,7 @@ from engine.core.plan import Plan
 
 
 def most_steps(book: Book, plan: Plan) -> int:
-    """How many steps `plan`, the last that was opened, may have in all; 1 where it must stay single.
+    """How many steps `plan`, the last that was opened, may have in all, and memory has room for; 1 where it must stay single.
 
     The caller has made sure that nobody who waits could be admitted meanwhile.
     """
@@ -28,34 +29,43 @@ def most_steps(book: Book, plan: Plan) -> int:
         and not book.prefilling
         and not book.finishing
         and not book.shared_tails
+        and not book.dependent
+        and not book.memory.keeps_tokens
         and not any(e.gone or len(e.plan.copy_sources) for e in book.open)
     )
     if not quiet:
         return 1
-    return max(1, int((book.table.limit[plan.rows] - plan.starts).min()) - 2)
+    steps = int((book.table.limit[plan.rows] - plan.starts).min()) - 2
+    if steps <= 1:
+        return 1
+    memory = book.memory
+    free, size = memory.free_blocks, memory.block_size
+    if len(plan.rows) * (steps // size + 1) <= free:
+        return steps
+    # The step `ahead` steps after the plan's own computes position starts + ahead.
+    return _fitting(memory.room_of(plan.rows) - plan.starts, size, free, steps)
 
 
 def extend(book: Book, plan: Plan, steps: int) -> Plan:
-    """Allocates what steps 2 to `steps` of `plan` need, or as many of them as memory has room for; the longer plan."""
+    """Allocates what steps 2 to `steps` of `plan` need, at most `most_steps` of them; the longer plan."""
     table, memory = book.table, book.memory
     rows = plan.rows
-    # The step `ahead` steps after the plan's own computes position starts + ahead.
     room = memory.room_of(rows) - plan.starts
-    steps = _fitting(room, memory.block_size, memory.free_blocks, steps)
-    if steps == 1:
-        return plan
-    ahead, which = _crossings(room, memory.block_size, steps)
+    ahead, which, nth = _crossings(room, memory.block_size, steps)
     if len(ahead):
-        blocks, num_fresh = memory.grow_each(rows[which])
-        _record(book, ahead, rows[which], blocks, num_fresh)
+        grown = rows[which]
+        blocks, num_fresh = memory.grow_each(grown, nth)
+        if book.keeps_log:
+            _record(book, ahead, grown, blocks, num_fresh)
+        memory.take_evicted()
     table.scheduled[rows] = plan.starts + steps
     delta_rows, delta_cols, delta_blocks = memory.take_deltas()
+    if len(plan.delta_rows):
+        delta_rows = np.concatenate([plan.delta_rows, delta_rows])
+        delta_cols = np.concatenate([plan.delta_cols, delta_cols])
+        delta_blocks = np.concatenate([plan.delta_blocks, delta_blocks])
     longer = msgspec.structs.replace(
-        plan,
-        steps=steps,
-        delta_rows=np.concatenate([plan.delta_rows, delta_rows]),
-        delta_cols=np.concatenate([plan.delta_cols, delta_cols]),
-        delta_blocks=np.concatenate([plan.delta_blocks, delta_blocks]),
+        plan, steps=steps, delta_rows=delta_rows, delta_cols=delta_cols, delta_blocks=delta_blocks
     )
     book.open[-1].plan = longer
     book.next_step += steps - 1
@@ -77,21 +87,20 @@ def _fitting(room: I32, block_size: int, free: int, steps: int) -> int:
     return low
 
 
-def _crossings(room: I32, block_size: int, steps: int) -> tuple[I32, I32]:
-    """(steps ahead, index of the row) of each block that is begun, in the order in which single steps would."""
+def _crossings(room: I32, block_size: int, steps: int) -> tuple[I32, I32, I32]:
+    """(steps ahead, index of the row, how many the row began before) of each block that is begun, as single steps would."""
     counts = (-((room - steps) // block_size)).clip(min=0)
     which = np.repeat(np.arange(len(room), dtype=np.int32), counts)
-    nth = np.arange(len(which)) - np.repeat(np.cumsum(counts) - counts, counts)
+    nth = np.arange(len(which), dtype=np.int32) - np.repeat(np.cumsum(counts) - counts, counts)
     ahead = room[which] + nth * block_size
-    order = np.lexsort((which, ahead))
-    return ahead[order].astype(np.int32), which[order]
+    order = ahead.argsort(kind="stable")
+    return ahead[order], which[order], nth[order]
 
 
 def _record(book: Book, ahead: I32, rows: I32, blocks: I32, num_fresh: int) -> None:
     """The log of the single steps: for each, what was evicted for it and who grew."""
     bounds = [0, *(np.flatnonzero(np.diff(ahead)) + 1).tolist(), len(ahead)]
     row_list, block_list = rows.tolist(), blocks.tolist()
-    book.memory.take_evicted()
     first = book.open[-1].plan.step
     for start, end in pairwise(bounds):
         step = first + int(ahead[start])

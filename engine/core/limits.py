@@ -1,8 +1,26 @@
 """Whether a request can ever run, and how long its sequences may become. Pure; knows no queue and no state."""
 
+from typing import Final
+
 from engine.core.allocator import Allocator
 from engine.core.config import CoreConfig
+from engine.core.content import TokenContent
 from engine.core.plan import Rejected, Request
+
+_MOST_PRIORITY: Final = 2**20
+
+
+def check_request(request: Request) -> None:
+    """Raises `ValueError` where a driver built a request that contradicts itself: not the client's fault."""
+    content = request.content
+    if isinstance(content, TokenContent) and len(content.tokens) != request.num_prompt:
+        raise ValueError(
+            f"content has {len(content.tokens)} tokens, but the prompt has {request.num_prompt}"
+        )
+    if not request.weight > 0:
+        raise ValueError(f"weight must be above 0, not {request.weight}")
+    if abs(request.priority) > _MOST_PRIORITY:
+        raise ValueError(f"priority must be within {_MOST_PRIORITY} of 0, not {request.priority}")
 
 
 def limit_of(request: Request, config: CoreConfig, memory: Allocator) -> int | Rejected:

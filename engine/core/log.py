@@ -26,6 +26,14 @@ class Forked(Struct, frozen=True, tag="fork"):
     children: tuple[int, ...]
 
 
+class Reparented(Struct, frozen=True, tag="reparent"):
+    """Beam search: each of `rows` goes on with the blocks that `parents` had, all at once."""
+
+    step: int
+    rows: tuple[int, ...]
+    parents: tuple[int, ...]
+
+
 class Grew(Struct, frozen=True, tag="grow"):
     """Each of `rows`, in running order, was given one more frame."""
 
@@ -36,6 +44,15 @@ class Grew(Struct, frozen=True, tag="grow"):
 
 class Copied(Struct, frozen=True, tag="copy"):
     """Copy-on-write: `row` writes to `target`, a copy of `source`, from now on."""
+
+    step: int
+    row: int
+    source: int
+    target: int
+
+
+class Uncopied(Struct, frozen=True, tag="uncopy"):
+    """A copy that no plan carried yet is taken back: `row` shares `source` again, and `target` is free."""
 
     step: int
     row: int
@@ -102,8 +119,10 @@ class Ended(Struct, frozen=True, tag="end"):
 Record = (
     Admitted
     | Forked
+    | Reparented
     | Grew
     | Copied
+    | Uncopied
     | Evicted
     | Preempted
     | SwapStarted

@@ -46,12 +46,28 @@ class BlockManager:
         self.host = SwapSpace(config.host_blocks)
         self._layouts: dict[int, Layout] = {}
         self._deltas: list[tuple[I32, I32, I32]] = []
-        self._copies: list[tuple[int, int]] = []
+        self._copies: list[tuple[int, int, int, int]] = []
+        """(row, column, source, copy) until `take_copies`."""
 
     @property
     def free_blocks(self) -> int:
         """Frames that can be handed out now: free, or cached and evictable."""
         return self.pool.available
+
+    @property
+    def cached_blocks(self) -> int:
+        """Frames without an owner whose content is still findable."""
+        return self.pool.cached
+
+    @property
+    def shares_content(self) -> bool:
+        """Whether any row has content, so that it may publish."""
+        return bool(self.contents.salts)
+
+    @property
+    def keeps_tokens(self) -> bool:
+        """Whether any row's content grows with what `accept` is told."""
+        return self.contents.keeps_tokens
 
     def blocks_for(self, num_tokens: int) -> int:
         """Frames that `num_tokens` positions take."""
@@ -70,14 +86,14 @@ class BlockManager:
 
     # -- sequences ---------------------------------------------------------------------------------------------
 
-    def open(self, row: int, content: Content | None, salt: str) -> None:
-        """`row` stands for a sequence that starts with `content`; it holds nothing yet."""
+    def open(self, row: int, content: Content | None, salt: str, num_prompt: int) -> None:
+        """`row` stands for a sequence that starts with `num_prompt` positions of `content`; it holds nothing yet."""
         if row >= len(self._published):
             grown = np.full(max(row + 1, 2 * len(self._published)), _SILENT, np.int32)
             grown[: len(self._published)] = self._published
             self._published = grown
         if content is not None and self._prefix_cache:
-            self.contents.open(row, content, salt)
+            self.contents.open(row, content, salt, num_prompt)
 
     def close(self, row: int) -> None:
         """The sequence of `row`, which holds nothing, is over."""
@@ -152,6 +168,18 @@ class BlockManager:
             self.contents.fork(parent, child, num_tokens)
         self._published[child] = self._published[parent]
 
+    def move(self, rows: list[int], parents: list[int]) -> None:
+        """Each of `rows` gives its frames back and holds those that its parent held, all at once. O(blocks)."""
+        held = [self.tables.of(parent).copy() for parent in parents]
+        published = self._published[parents]
+        for blocks in held:
+            self.pool.share(blocks)
+        for row, blocks in zip(rows, held, strict=True):
+            self.pool.give(self.tables.clear(row))
+            self._set(row, blocks)
+        self._published[rows] = published
+        self.contents.move(rows, parents)
+
     # -- growth ------------------------------------------------------------------------------------------------
 
     def short(self, rows: I32, lengths: I32) -> I32:
@@ -172,8 +200,8 @@ class BlockManager:
         """Positions that each of `rows` has frames for."""
         return self.tables.counts[rows] * self.block_size
 
-    def grow_each(self, rows: I32) -> tuple[I32, int]:
-        """Gives a frame for each entry of `rows`, which may name a row several times, in order.
+    def grow_each(self, rows: I32, nth: I32) -> tuple[I32, int]:
+        """Gives a frame for each entry of `rows`, in order: the row's `nth[i]`-th new one, ascending.
 
         (frames, how many of the first were free rather than evicted for this).
         """
@@ -181,7 +209,7 @@ class BlockManager:
         blocks = self._take(len(rows))
         if blocks is None:
             raise ValueError("grow_each must be asked for no more than is free")
-        columns = self.tables.append_many(rows, blocks)
+        columns = self.tables.append_many(rows, nth, blocks)
         self._deltas.append((rows, columns, blocks))
         return blocks, min(num_free, len(rows))
 
@@ -205,12 +233,29 @@ class BlockManager:
         source, copy = int(self.tables.blocks[row, column]), int(taken[0])
         self.tables.blocks[row, column] = copy
         self.pool.moves[source] += 1
-        self._deltas.append(
-            (np.array([row], np.int32), np.array([column], np.int32), taken.astype(np.int32))
-        )
-        self._copies.append((source, copy))
+        self._deltas.append((np.array([row], np.int32), np.array([column], np.int32), taken))
+        self._copies.append((row, column, source, copy))
         self.num_copied += 1
         return source, copy
+
+    def uncopy(self, rows: list[int]) -> list[tuple[int, int, int]]:
+        """Takes back the copies of `rows` since the last `take_copies`: (row, source, copy) of each."""
+        undone = [entry for entry in self._copies if entry[0] in rows]
+        for row, column, source, copy in undone:
+            self._copies.remove((row, column, source, copy))
+            self.num_copied -= 1
+            # The copy's reference to the source becomes the table's again.
+            self.pool.moves[source] -= 1
+            self.tables.blocks[row, column] = source
+            self.pool.give(np.array([copy], np.int32))
+            self._deltas.append(
+                (
+                    np.array([row], np.int32),
+                    np.array([column], np.int32),
+                    np.array([source], np.int32),
+                )
+            )
+        return [(row, source, copy) for row, _, source, copy in undone]
 
     def copied(self, sources: list[int]) -> None:
         """The copies from `sources` have run: their references go."""
@@ -362,7 +407,7 @@ class BlockManager:
     def take_copies(self) -> list[tuple[int, int]]:
         """(source, copy) of the copy-on-writes since the last take, to run before the step that follows."""
         copies, self._copies = self._copies, []
-        return copies
+        return [(source, copy) for _, _, source, copy in copies]
 
     def check_invariants(self) -> None:
         """Raises `InvariantError` unless references are those of tables and transfers. O(frames + entries)."""

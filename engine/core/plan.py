@@ -53,6 +53,8 @@ class Request(Struct, frozen=True, eq=False):
     priority: int = 0
     """Class: smaller goes first."""
     deadline: TimeNs | None = None
+    beam: bool = False
+    """The sequences are hypotheses of one beam search: each step's results say whose history each row goes on with."""
 
 
 class Rejected(Struct, frozen=True):
@@ -96,6 +98,10 @@ class Plan(Struct, frozen=True, eq=False):
     """Frames to copy, to the frames at the same place of `copy_targets`, before anything is computed."""
     copy_targets: I32 = NO_ENTRIES
 
+    move_rows: I32 = NO_ENTRIES
+    """Rows that go on with the tokens of move_parents[i] before its last one, and keep their own last token: all at once,
+    before anything else of this plan. Accepted `Results.parents` of the commits since the plan before."""
+    move_parents: I32 = NO_ENTRIES
     steps: int = 1
     """Leap: the step is run this many times, each row one position further each time; then every row decodes."""
 
@@ -109,7 +115,8 @@ class Plan(Struct, frozen=True, eq=False):
         """Rows for which the step samples a token: of `rows` those with `samples`, then `fork_rows`."""
         if self.num_decodes == len(self.rows):
             return self.rows
-        return np.concatenate([self.rows[self.samples], self.fork_rows])
+        rows = self.rows[self.samples]
+        return np.concatenate([rows, self.fork_rows]) if len(self.fork_rows) else rows
 
     @property
     def sampled_positions(self) -> I32:
@@ -141,6 +148,8 @@ class Results(Struct, frozen=True, eq=False):
     """Sampled token ids; the twin, which has none, gives 0. Of a leap: [steps, rows]."""
     stops: I8
     """`Finish.NONE`, or `STOP` / `FAILED` found outside the core. A stopping token still counts as generated."""
+    parents: I32 | None = None
+    """Row, of the same beam, whose history the token continues; None: each its own."""
 
 
 class StepFailed(Struct, frozen=True):

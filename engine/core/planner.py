@@ -40,6 +40,7 @@ class Planner:
         """The next step, opened; None where there is nothing that could run now."""
         book = self._book
         decodes, contended = self._plan_decodes()
+        members = book.membership
         if not book.prefilling and (contended or not self._admission.has_work):
             return self._open_decodes(decodes) if len(decodes) else None
         budget = self._config.token_budget - len(decodes)
@@ -50,7 +51,10 @@ class Planner:
             admitted = self._admission.admit(chunks, budget, now)
         if chunks:
             return self._open_mixed(decodes, chunks, admitted)
-        return self._open_decodes(decodes) if len(decodes) else None
+        if len(decodes):
+            return self._open_decodes(decodes)
+        # Hypotheses that came back with everything computed decode at once.
+        return self.plan(now) if book.membership != members else None
 
     def leapt(self, plan: Plan, more: int) -> None:
         """The last plan was made longer by `more` steps."""
@@ -62,6 +66,8 @@ class Planner:
         """Rows that decode in this step, by rank, with room for their token; whether memory ran short."""
         book, table = self._book, self._book.table
         rows = book.decoding
+        if book.dependent:
+            rows = rows[~np.isin(rows, book.held_back())]
         if not len(rows):
             return rows, False
         if not book.shared_tails:
@@ -71,8 +77,9 @@ class Planner:
             blocks = self._book.memory.grow(short)
             if blocks is not None:
                 book.record_evictions()
-                grew = records.Grew(book.next_step, tuple(short.tolist()), tuple(blocks.tolist()))
-                book.record(grew)
+                if book.keeps_log:
+                    grown = tuple(short.tolist()), tuple(blocks.tolist())
+                    book.record(records.Grew(book.next_step, *grown))
                 return rows, False
         else:
             lacking = self._book.memory.short(rows, table.scheduled[rows] + 1)
@@ -81,6 +88,8 @@ class Planner:
         if not len(short):
             return rows, False
         stalled = self._pressure.make_room(short)
+        for row in book.dependent & stalled:
+            stalled.update(book.groups[RequestId(int(table.request[row]))].rows)
         off = table.state[rows] != State.RUNNING
         contended = bool(stalled) or bool(off.any())
         if not contended:
@@ -97,9 +106,9 @@ class Planner:
                 break
             group = self._book.groups[RequestId(int(table.request[row]))]
             first = group.rows[0]
-            if row != first and table.scheduled[first] < table.scheduled[row]:
-                continue  # The first sequence computes what this one shares.
-            left = int(table.known[row] - table.scheduled[row])
+            if row != first and table.scheduled[first] < group.shared:
+                continue
+            left = int(table.target[row] - table.scheduled[row])
             count = min(budget, left)
             chunks.append((row, count))
             budget -= count
@@ -129,8 +138,15 @@ class Planner:
 
     def _take_finishing(self, rows: I32, starts: I32) -> I32:
         """Rows whose last token this step samples: they decode no more."""
-        finishing = rows[starts + 2 >= self._book.table.limit[rows]]
-        self._book.finish_decoding(finishing)
+        book = self._book
+        last = starts + 2 >= book.table.limit[rows]
+        if not last.any():
+            return NO_ROWS
+        finishing = rows[last]
+        others = rows[~last]
+        if rows is not book.decoding:
+            others = book.decoding[~np.isin(book.decoding, finishing)]
+        book.finish_decoding(finishing, others)
         return finishing
 
     def _open_mixed(
@@ -148,23 +164,24 @@ class Planner:
         ends = starts + counts
         samples = ends >= table.known[rows]
         table.scheduled[rows] = ends
-        finishing = [self._take_finishing(decodes, starts[: len(decodes)])]
+        finishing = [self._take_finishing(decodes, starts[: len(decodes)])] if len(decodes) else []
         self._decodes.membership = -1  # Its count of quiet steps is of decode steps only.
         fork_from: list[int] = []
         fork_rows: list[int] = []
         for at in range(len(decodes), len(rows)):
-            if samples[at]:
-                row = int(rows[at])
-                children = book.form_siblings(row)
+            row = int(rows[at])
+            if ends[at] == table.target[row]:
+                children = book.form_siblings(row) if samples[at] else []
                 fork_from.extend([at] * len(children))
                 fork_rows.extend(children)
                 book.prefilling.remove(row)
                 done = [r for r in (row, *children) if not book.start_decoding(r)]
-                finishing.append(np.array(done, np.int32))
+                if done:
+                    finishing.append(np.array(done, np.int32))
         if self._shares is not None:
             self._charge(self._shares, rows, starts, ends, samples, fork_rows)
         return self._open(
-            np.concatenate(finishing),
+            np.concatenate(finishing) if finishing else NO_ROWS,
             rows=rows,
             requests=table.request[rows],
             starts=starts,
@@ -172,8 +189,8 @@ class Planner:
             samples=samples,
             num_decodes=len(decodes),
             admitted=admitted,
-            fork_from=np.array(fork_from, np.int32),
-            fork_rows=np.array(fork_rows, np.int32),
+            fork_from=np.array(fork_from, np.int32) if fork_from else NO_ENTRIES,
+            fork_rows=np.array(fork_rows, np.int32) if fork_rows else NO_ENTRIES,
         )
 
     def _open(
@@ -193,6 +210,7 @@ class Planner:
         book = self._book
         delta_rows, delta_cols, delta_blocks = self._book.memory.take_deltas()
         sources = targets = NO_ENTRIES
+        moved, parents = book.take_moves() if book.moves else (NO_ENTRIES, NO_ENTRIES)
         copies = self._book.memory.take_copies()
         if copies:
             sources, targets = np.array(copies, np.int32).T.copy()
@@ -209,6 +227,8 @@ class Planner:
             fork_rows=fork_rows,
             copy_sources=sources,
             copy_targets=targets,
+            move_rows=moved,
+            move_parents=parents,
             delta_rows=delta_rows,
             delta_cols=delta_cols,
             delta_blocks=delta_blocks,

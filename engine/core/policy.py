@@ -28,8 +28,14 @@ def youngest_victim(table: RowTable, running: I32, known: I32, asking: int) -> i
 
 def insert_by_rank(table: RowTable, rows: I32, row: int) -> I32:
     """`rows`, sorted by rank, with `row` after those of equal rank."""
-    at = int(np.searchsorted(table.rank[rows], table.rank[row], side="right"))
-    return np.insert(rows, at, np.int32(row))
+    at = size = len(rows)
+    if size and table.rank[rows[-1]] > table.rank[row]:
+        at = int(table.rank[rows].searchsorted(table.rank[row], side="right"))
+    longer = np.empty(size + 1, np.int32)
+    longer[:at] = rows[:at]
+    longer[at] = row
+    longer[at + 1 :] = rows[at:]
+    return longer
 
 
 class Shares:

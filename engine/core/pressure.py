@@ -104,7 +104,7 @@ class Pressure:
         rows = [row for row in group.rows if table.state[row] == State.RUNNING]
         computed = book.computed()
         known = book.known(np.array(rows, np.int32), computed)
-        swap, swap_ns, recompute_ns = self._choose(rows, known)
+        swap, swap_ns, recompute_ns = self._choose(group, rows, known)
         group.swap = swap
         book.record(
             records.Preempted(
@@ -116,6 +116,8 @@ class Pressure:
                 recompute_ns,
             )
         )
+        for row, source, copy in book.memory.uncopy(rows):
+            book.record(records.Uncopied(book.next_step, row, source, copy))
         for row, tokens in zip(rows, known.tolist(), strict=True):
             book.stop_running(row)
             table.state[row] = State.OFF
@@ -129,14 +131,21 @@ class Pressure:
         self.leave(book.next_step, group)
         return held if group.status is Status.MOVING_OUT else 0
 
-    def _choose(self, rows: list[int], known: I32) -> tuple[bool, int, int]:
-        """(swap?, estimate for swap, estimate for recompute); estimates in ns, 0 where nothing was compared."""
+    def _choose(self, group: Group, rows: list[int], known: I32) -> tuple[bool, int, int]:
+        """(swap?, estimate for swap, estimate for recompute); estimates in ns, 0 where nothing was compared.
+
+        What the sequences share moves once, each way, and is computed once.
+        """
         mode, costs = self._config.preemption, self._config.swap_costs
         if mode != "auto" or costs is None:
             return mode == "swap", 0, 0
-        blocks = sum(self._book.memory.held_by(row) for row in rows)
+        memory = self._book.memory
+        blocks = len(np.unique(np.concatenate([memory.blocks_of(row) for row in rows])))
         swap_ns = round(2e9 * blocks * costs.block_bytes / costs.link_bytes_per_s)
-        recompute_ns = round(1e9 * int(known.sum()) / costs.prefill_tokens_per_s)
+        common = min(group.request.num_prompt, int(known.min()) - 1)
+        shared = common // memory.block_size * memory.block_size
+        again = int(known.sum()) - (len(rows) - 1) * shared
+        recompute_ns = round(1e9 * again / costs.prefill_tokens_per_s)
         return swap_ns < recompute_ns, swap_ns, recompute_ns
 
     def leave(self, step: int, group: Group) -> None:
@@ -146,12 +155,21 @@ class Pressure:
         for row in rows:
             # The next token to sample needs one position computed again.
             table.scheduled[row] = min(table.scheduled[row], table.known[row] - 1)
+        if group.swap and table.scheduled[rows[0]] < group.shared:
+            # The others hold frames that are still to be computed.
+            self.recompute_instead(step, group)
         if group.swap and self._move_out(step, group, rows):
             return
         self.num_recompute += 1
         for row in rows:
             book.give_back(step, row)
         self._can_resume(group, Status.PREEMPTED)
+
+    def recompute_instead(self, step: int, group: Group) -> None:
+        """`group`, which is off, holds states that are not to be kept: they do not go to the host."""
+        if group.swap:
+            group.swap = False
+            self._book.record(records.SwapEnded(step, group.request.id, -1, ok=False))
 
     def _move_out(self, step: int, group: Group, rows: list[int]) -> bool:
         book, table, memory = self._book, self._book.table, self._book.memory
@@ -194,6 +212,7 @@ class Pressure:
                 return False
             self._back(group)
             self._admitted(rows, [memory.last_hits] + [0] * (len(rows) - 1))
+            group.shared = 0
             group.status = Status.MOVING_IN
             self._start(book.next_step, group, out=False, frames=move.frames, hosts=move.hosts)
             return True
@@ -202,10 +221,11 @@ class Pressure:
             return False
         self._back(group)
         shared, first = common // memory.block_size, memory.last_hits
+        group.shared = shared * memory.block_size if len(rows) > 1 else 0
         self._admitted(rows, [first] + [shared] * (len(rows) - 1))
         for row in rows:
             table.scheduled[row] = (first if row == rows[0] else shared) * memory.block_size
-            book.run(row)
+            book.resume(row, moved_in=False)
         group.status = Status.RUNNING
         return True
 
@@ -226,14 +246,12 @@ class Pressure:
 
     # -- transfers ---------------------------------------------------------------------------------------------
 
-    def transfer_done(self, number: int, *, ok: bool) -> None:
-        """Takes in the end of a transfer; a failed one leaves its group to recompute.
+    def in_flight(self, number: int) -> bool:
+        """Whether transfer `number` has begun and is not over."""
+        return number in self._moving
 
-        Raises:
-            ValueError: no such transfer is in flight.
-        """
-        if number not in self._moving:
-            raise ValueError(f"transfer {number} is not in flight")
+    def transfer_done(self, number: int, *, ok: bool) -> None:
+        """Takes in the end of a transfer that is in flight; a failed one leaves its group to recompute."""
         book, memory = self._book, self._book.memory
         moving = self._moving.pop(number)
         group = moving.group
@@ -265,13 +283,7 @@ class Pressure:
         table = self._book.table
         for row in group.rows:
             if table.state[row] == State.OFF:
-                if (
-                    table.known[row] - table.scheduled[row] == 1
-                    and table.known[row] > table.prompt[row]
-                ):
-                    self._book.start_decoding(row)
-                else:
-                    self._book.run(row)
+                self._book.resume(row, moved_in=True)
                 if len(group.rows) > 1:
                     self._book.shared_tails.add(row)
 

@@ -43,6 +43,8 @@ class RowTable:
         """Tokens that were known when it last began to run; a row that is off: all that are known."""
         self.scheduled: I32 = np.zeros(size, np.int32)
         """Positions computed, or to be computed by an open plan."""
+        self.target: I32 = np.zeros(size, np.int32)
+        """Positions that it computes in chunks before it decodes: all known ones, of a resumed hypothesis one less."""
         self.floor: I32 = np.zeros(size, np.int32)
         """`known` when it last resumed, -1 before any preemption: until it knows more, the row is immune."""
         self.tenant: I32 = np.zeros(size, np.int32)
@@ -68,7 +70,7 @@ class RowTable:
         self.rank[row] = rank
         self.prompt[row] = prompt
         self.limit[row] = limit
-        self.known[row] = prompt
+        self.known[row] = self.target[row] = prompt
         self.scheduled[row] = 0
         self.floor[row] = -1
         self.paid[row] = 0

@@ -24,7 +24,7 @@ from engine.core.config import CoreConfig
 from engine.core.errors import InvariantError
 from engine.core.frames import FrameMap
 from engine.core.ids import RequestId, TimeNs
-from engine.core.limits import limit_of
+from engine.core.limits import check_request, limit_of
 from engine.core.memory import BlockManager
 from engine.core.plan import (
     Blocked,
@@ -67,6 +67,8 @@ class Scheduler:
         self._deadlines: list[tuple[int, RequestId]] = []
         self._next_arrival = 0
         self._now = TimeNs(0)
+        self._most: tuple[Plan, int] | None = None
+        """The last answer of `most_steps`, until another call changes something."""
 
     @property
     def prefix_queries_tokens(self) -> int:
@@ -98,17 +100,33 @@ class Scheduler:
         """Of the preemptions, those by swap."""
         return self._pressure.num_swap
 
+    @property
+    def num_running(self) -> int:
+        """Sequences that run. O(1)."""
+        return self._book.num_running
+
+    @property
+    def num_off(self) -> int:
+        """Requests that were preempted or swapped out and are not back. O(1)."""
+        return self._book.num_off
+
+    @property
+    def num_waiting(self) -> int:
+        """Requests that wait, those that are off included. O(1)."""
+        return len(self._queue) + self._book.num_off
+
     # -- requests ----------------------------------------------------------------------------------------------
 
     def submit(self, request: Request, now: TimeNs) -> Rejected | None:
         """Queues `request`, or says why it can never run; a rejected request leaves no trace.
 
         Raises:
-            ValueError: the id is in use, or time went backwards.
+            ValueError: the id is in use, the request contradicts itself, or time went backwards.
         """
-        self._tick(now)
         if request.id in self._book.groups or request.id in self._queue:
             raise ValueError(f"request {request.id} is already here")
+        check_request(request)
+        self._tick(now)
         limit = limit_of(request, self.config, self.allocator)
         if isinstance(limit, Rejected):
             return limit
@@ -191,14 +209,15 @@ class Scheduler:
         return Idle()
 
     def most_steps(self, plan: Plan) -> int:
-        """How many steps `extend` could give `plan` if memory has room for them; 1: none but its own. Changes nothing.
+        """How many steps `extend` gives `plan` when asked for as many; 1: none but its own. Changes nothing.
 
         What comes from outside (a submission, an abort, a transfer's end, `next_timer`) ends quiet time, so the driver
         extends by the steps that start before that. O(rows).
         """
-        if self._pressure.num_transfers or not self._admission.is_quiet(self._now):
-            return 1
-        return leap.most_steps(self._book, plan)
+        if self._most is None or self._most[0] is not plan:
+            quiet = not self._pressure.num_transfers and self._admission.is_quiet(self._now)
+            self._most = plan, leap.most_steps(self._book, plan) if quiet else 1
+        return self._most[1]
 
     def extend(self, plan: Plan, steps: int) -> Plan:
         """Leap: makes `plan`, before any other call, run `steps` times, or as often as `most_steps` and memory allow.
@@ -210,14 +229,16 @@ class Scheduler:
             return plan
         longer = leap.extend(self._book, plan, steps)
         self._planner.leapt(longer, longer.steps - 1)
+        self._most = None
         return longer
 
     def commit(self, plan: Plan, results: Results | StepFailed, now: TimeNs) -> Outcome:
         """Takes in what the oldest open plan computed.
 
         Raises:
-            ValueError: `plan` is not the oldest open plan, or `results` are not for its sampling rows.
+            ValueError: `plan` is not the oldest open plan, `results` are not for its sampling rows, or time went backwards.
         """
+        self._commits.check(plan, results)
         self._tick(now)
         return self._commits.commit(plan, results)
 
@@ -231,8 +252,10 @@ class Scheduler:
         """Transfer `number` is over; where it failed its request is computed again.
 
         Raises:
-            ValueError: no such transfer is in flight.
+            ValueError: no such transfer is in flight, or time went backwards.
         """
+        if not self._pressure.in_flight(number):
+            raise ValueError(f"transfer {number} is not in flight")
         self._tick(now)
         self._pressure.transfer_done(number, ok=ok)
 
@@ -265,7 +288,7 @@ class Scheduler:
 
     def keep_log(self, *, keep: bool) -> None:
         """Whether decisions are logged from now on; what they are does not depend on it."""
-        self._book.keep_log = keep
+        self._book.keeps_log = keep
 
     def check_invariants(self) -> None:
         """Raises `InvariantError` where memory, rows or groups break a stated invariant. O(frames + rows)."""
@@ -275,3 +298,4 @@ class Scheduler:
         if now < self._now:
             raise ValueError(f"time went backwards, from {self._now} to {now} ns")
         self._now = now
+        self._most = None

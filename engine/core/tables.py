@@ -52,17 +52,12 @@ class BlockTables:
         self.counts[rows] = columns + 1
         return columns
 
-    def append_many(self, rows: I32, blocks: I32) -> I32:
-        """Appends blocks[i] to rows[i] in order, rows may repeat; the columns that were set."""
-        order = np.argsort(rows, kind="stable")
-        ordered = rows[order]
-        first = np.flatnonzero(np.diff(ordered, prepend=-1))
-        sizes = np.diff(first, append=len(rows))
-        columns = np.empty(len(rows), np.int32)
-        columns[order] = self.counts[ordered] + np.arange(len(rows)) - np.repeat(first, sizes)
+    def append_many(self, rows: I32, nth: I32, blocks: I32) -> I32:
+        """Appends blocks[i] to rows[i] as its nth[i]-th new one, ascending for each row; the columns that were set."""
+        columns = self.counts[rows] + nth
         self.reserve(0, int(columns.max()) + 1)
         self.blocks[rows, columns] = blocks
-        self.counts[ordered[first]] += sizes.astype(np.int32)
+        self.counts[rows] = columns + 1  # Of a row's entries the last one stays.
         return columns
 
     def of(self, row: int) -> I32:

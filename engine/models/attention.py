@@ -22,8 +22,11 @@ class AttentionBackend(Protocol):
 
     num_blocks: int
     block_size: int
-    frames: NDArray[np.uint8]
-    """[parts, num_blocks, bytes], a view of the pool: each frame is `frames[:, i]`, opaque bytes."""
+
+    @property
+    def frames(self) -> NDArray[np.uint8] | torch.Tensor:
+        """[parts, num_blocks, bytes] uint8, a view of the pool: each frame is `frames[:, i]`, opaque bytes."""
+        ...
 
     def begin(self, step: Step) -> None:
         """Takes in a step; arrays of `step` stay unchanged until the next call."""
@@ -36,6 +39,10 @@ class AttentionBackend(Protocol):
             layer: from 0.
             qkv: [T, (num_heads + 2 * num_kv_heads) * head_size], contiguous, not rotated; may be overwritten.
         """
+        ...
+
+    def close(self) -> None:
+        """Frees threads and memory that would outlive the object; idempotent."""
         ...
 
 
@@ -108,6 +115,9 @@ class TorchAttention:
             own = slice(offset, offset + count)
             out[own] = self._chunk(q[own], keys[table], values[table], start)
         return out.view(len(qkv), -1)
+
+    def close(self) -> None:
+        """Nothing here outlives the object."""
 
     def _padded_decodes(self, step: Step) -> tuple[torch.Tensor, torch.Tensor]:
         """Block tables of the decodes, [n, blocks], and which of their positions are to be seen, [n, 1, 1, positions]."""

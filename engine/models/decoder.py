@@ -12,8 +12,10 @@ from engine.models.step import Step
 class Decoder(Protocol):
     """A model with its own paged pool."""
 
-    frames: NDArray[np.uint8]
-    """[parts, num_blocks, bytes], a view of the pool: each frame is `frames[:, i]`, opaque bytes."""
+    @property
+    def frames(self) -> NDArray[np.uint8] | torch.Tensor:
+        """[parts, num_blocks, bytes], a view of the pool: each frame is `frames[:, i]`, opaque bytes."""
+        ...
 
     def forward(self, step: Step) -> torch.Tensor:
         """Logits [S, vocabulary] float32 of the step's sampled places.

@@ -9,6 +9,8 @@ from typing import Final
 import torch
 import torch.nn.functional as fn
 
+from engine.models.dtype import bfloat16_is_fast, onednn_is_there
+
 _PACK_FOR_ROWS: Final = 256
 """The batch that weights are packed for. Packed for 256, every batch from 1 up ran as fast as packed for itself;
 packed for 32 or fewer, other batches were repacked at each call, ten times slower."""
@@ -17,17 +19,13 @@ _packed: Final[Callable[..., torch.Tensor]] = torch.ops.mkldnn._linear_pointwise
 _packed_with: Final[Callable[..., torch.Tensor]] = torch.ops.mkldnn._linear_pointwise.binary
 
 
-def bfloat16_is_fast() -> bool:
-    """Whether this CPU multiplies bfloat16 by instructions of its own, or at least by wide vectors."""
-    return _onednn() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-
-
 class Linear:
     """`x @ weight.T + bias`. Packed for oneDNN where that can be, which takes half the time at 1 to 8 rows; else plain."""
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         """`weight`: [out, in] float32 or bfloat16; `bias`: [out] float32."""
-        self._packed = _onednn() and (weight.dtype == torch.float32 or bfloat16_is_fast())
+        fast = bfloat16_is_fast() if weight.dtype == torch.bfloat16 else onednn_is_there()
+        self._packed = fast and weight.device.type == "cpu"
         self._weight = (
             torch.ops.mkldnn._reorder_linear_weight(weight, _PACK_FOR_ROWS)
             if self._packed
@@ -58,7 +56,3 @@ class Linear:
         if self._packed:
             return _packed_with(x, other, self._weight, self._bias, "add")
         return fn.linear(x, self._weight, self._bias).add_(other)
-
-
-def _onednn() -> bool:
-    return bool(torch.backends.mkldnn.is_available())  # type: ignore[no-untyped-call]

@@ -2,7 +2,9 @@
 requests, and of the cache only that an attention backend has one.
 """
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from engine.models.attention import AttentionBackend
 from engine.models.linear import Linear
@@ -22,7 +24,6 @@ class Llama:
     ) -> None:
         """`tensors`: the layout of `engine/weights/convert.py`; packed copies are made of the matrices."""
         self._attention = attention
-        self.frames = attention.frames
         self._eps = shape.norm_eps
         self._embed = tensors["embed"]
         self._norm = tensors["norm"]
@@ -31,17 +32,27 @@ class Llama:
             _Layer(i, shape, tensors, attention, self._eps) for i in range(shape.num_layers)
         ]
 
+    @property
+    def frames(self) -> NDArray[np.uint8] | torch.Tensor:
+        """The pool of its attention backend, see `Decoder`."""
+        return self._attention.frames
+
     def forward(self, step: Step) -> torch.Tensor:
         """Logits [S, vocabulary] float32 of the step's sampled places; keys and values of all T positions are cached."""
         self._attention.begin(step)
-        hidden = self._embed[step.ids]
+        return self.compute(step.ids, step.sampled)
+
+    def compute(self, ids: torch.Tensor, sampled: torch.Tensor) -> torch.Tensor:
+        """As `forward`, for the step that the attention backend has been given already. ids: [T]; sampled: [S]; integers."""
+        hidden = self._embed[ids]
         for layer in self._layers:
             hidden = layer.forward(hidden)
-        wanted = rms_norm(hidden[step.sampled], self._norm, self._eps)
+        wanted = rms_norm(hidden[sampled], self._norm, self._eps)
         return self._head(wanted).float()
 
     def close(self) -> None:
-        """Nothing here outlives the object."""
+        """Closes the attention backend."""
+        self._attention.close()
 
 
 class _Layer:

@@ -1,12 +1,18 @@
 """One step's input as arrays: which tokens at which positions of which rows. Knows plans' columns; knows no model."""
 
+from typing import Final
+
 import numpy as np
 import torch
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from engine.core.plan import NO_ENTRIES
+
 I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
+
+NO_CHANGES: Final = (NO_ENTRIES, NO_ENTRIES, NO_ENTRIES)
 
 
 class Step(Struct, frozen=True, eq=False):
@@ -32,6 +38,8 @@ class Step(Struct, frozen=True, eq=False):
     """[rows, columns] block tables of all rows; entries past a row's last block are stale."""
     sampled: torch.Tensor
     """[S] int64 places in the flat arrays whose logits are wanted."""
+    changes: tuple[I32, I32, I32] = NO_CHANGES
+    """(rows, columns, blocks) of the entries of `tables` that changed since the step before, in order, for tables kept elsewhere."""
 
 
 def slot_mapping(tables: I32, rows: NDArray[np.integer], positions: I64, block_size: int) -> I64:

@@ -18,15 +18,15 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from engine.core.errors import WeightsError
+from engine.models.dtype import DtypeName
 from engine.models.shape import ModelShape
 from engine.weights.source import Source
 from engine.weights.tokenizer_data import TokenizerData
 
 T = TypeVar("T", bound=np.generic)
-DtypeName = Literal["float32", "bfloat16"]
 
-_HARMLESS_SUFFIX = ".attn_rot_embd"
-"""A per-layer tensor that repeats what the sizes say."""
+_HARMLESS = (".attn_rot_embd", ".rotary_emb.inv_freq")
+"""Per-layer tensors that repeat what the sizes say."""
 
 
 class Meta(Struct, frozen=True):
@@ -36,7 +36,7 @@ class Meta(Struct, frozen=True):
     shape: ModelShape
     tokenizer: TokenizerData
     ignored: tuple[str, ...]
-    """Tensors of the checkpoint that the engine does not use, sorted."""
+    """Tensors of the checkpoint that the engine does not use, by their own names."""
 
 
 class _Entry(Struct, frozen=True):
@@ -115,12 +115,12 @@ class _Layout:
         """
         unused = sorted(self._source.names - self._used)
         for name in unused:
-            if name.startswith("blk.") and _HARMLESS_SUFFIX not in name:
+            if name.startswith("blk.") and not any(part in name for part in _HARMLESS):
                 raise WeightsError(
-                    f"the tensor {name} is unknown to the {self._shape.architecture} family, and leaving it out "
+                    f"the tensor {self._source.called(name)} is unknown to the {self._shape.architecture} family, and leaving it out "
                     "would change the model's answers"
                 )
-        return tuple(unused)
+        return tuple(self._source.called(name) for name in unused)
 
     def _matrix(
         self, name: str, columns: int, parts: list[tuple[str, int, int]]
@@ -154,10 +154,10 @@ class _Layout:
 
     def _use(self, name: str, size: tuple[int, ...]) -> None:
         if name not in self._source.names:
-            raise WeightsError(f"the tensor {name} is missing")
+            raise WeightsError(f"the tensor {self._source.called(name)} is missing")
         if (found := self._source.size(name)) != size:
             raise WeightsError(
-                f"the tensor {name} has size {list(found)}; it should be {list(size)}"
+                f"the tensor {self._source.called(name)} has size {list(found)}; it should be {list(size)}"
             )
         self._used.add(name)
 
@@ -173,7 +173,7 @@ class _Layout:
         values = self._source.read(name)
         if not np.isfinite(values).all():
             raise WeightsError(
-                f"the tensor {name} holds values that are not finite; download the file again"
+                f"the tensor {self._source.called(name)} holds values that are not finite; download the file again"
             )
         return values
 

@@ -7,36 +7,63 @@ from pathlib import Path
 from rich.progress import Progress
 
 from engine.core.errors import WeightsError
+from engine.models.dtype import DtypeName
 from engine.weights.cache import cache_folder
-from engine.weights.convert import DtypeName, convert
+from engine.weights.convert import convert
+from engine.weights.source import Source
 
 _FORMAT = 1
 """Raised whenever `convert.py` changes its layout, so that older copies are not found."""
 
 _SAMPLE_BYTES = 1 << 20
+_FOLDER_FILES = ("*.json", "*.jinja", "*.safetensors")
+
+
+def model_name(path: Path) -> str:
+    """What a checkpoint is called: a folder's name, or a file's without its ending."""
+    return path.name if path.is_dir() else path.stem
 
 
 def converted_path(path: Path, dtype: str) -> Path:
-    """Where the converted copy of the checkpoint `path` belongs.
+    """Where the converted copy of the checkpoint `path`, a file or a folder, belongs.
 
-    The name depends on size, time of change and both ends of the file, not on where it lies: a moved file is found
+    The name depends on size, time of change and both ends of each file, not on where it lies: a moved file is found
     again, an edited or replaced one is not, and no start has to read gigabytes to know.
 
     Raises:
         WeightsError: `path` cannot be read.
     """
+    files = [path]
+    if path.is_dir():
+        files = sorted(file for pattern in _FOLDER_FILES for file in path.glob(pattern))
+    digest = hashlib.blake2b(f"{_FORMAT}".encode())
     try:
-        stat = path.stat()
-        digest = hashlib.blake2b(f"{_FORMAT} {stat.st_size} {stat.st_mtime_ns}".encode())
-        with path.open("rb") as file:
-            digest.update(file.read(_SAMPLE_BYTES))
-            file.seek(max(0, stat.st_size - _SAMPLE_BYTES))
-            digest.update(file.read(_SAMPLE_BYTES))
+        for own in files:
+            stat = own.stat()
+            digest.update(f"{stat.st_size} {stat.st_mtime_ns}".encode())
+            with own.open("rb") as file:
+                digest.update(file.read(_SAMPLE_BYTES))
+                file.seek(max(0, stat.st_size - _SAMPLE_BYTES))
+                digest.update(file.read(_SAMPLE_BYTES))
     except OSError as error:
         raise WeightsError(f"{path}: cannot be read: {error.strerror or error}") from error
-    return (
-        cache_folder() / "converted" / f"{path.stem}-{digest.hexdigest()[:16]}-{dtype}.safetensors"
-    )
+    name = f"{model_name(path)}-{digest.hexdigest()[:16]}-{dtype}.safetensors"
+    return cache_folder() / "converted" / name
+
+
+def _open(path: Path) -> Source:
+    """Opens a checkpoint. Imports here, because readers take time to import and a later start needs none of them."""
+    if path.is_dir():
+        from engine.weights.huggingface import HuggingFaceSource
+
+        return HuggingFaceSource(path)
+    if path.suffix == ".safetensors":
+        raise WeightsError(
+            f"{path.name}: name the folder that holds it together with its config.json"
+        )
+    from engine.weights.gguf import GgufSource
+
+    return GgufSource(path)
 
 
 def ensure_converted(path: Path, dtype: DtypeName, progress: Progress | None = None) -> Path:
@@ -48,11 +75,7 @@ def ensure_converted(path: Path, dtype: DtypeName, progress: Progress | None = N
     target = converted_path(path, dtype)
     if target.exists():
         return target
-    from engine.weights.gguf import (
-        GgufSource,
-    )  # takes 0.15 s to import, and later starts never need it
-
-    source = GgufSource(path)
+    source = _open(path)
     task = None if progress is None else progress.add_task(f"Converting {path.name}", total=None)
 
     def report(done: int, total: int) -> None:

@@ -94,6 +94,10 @@ class GgufSource:
             self.title = str(self._value("general.name", path.stem))
             self.shape = self._read_shape()
 
+    def called(self, name: str) -> str:
+        """The file's own name of a tensor."""
+        return name
+
     def size(self, name: str) -> tuple[int, ...]:
         """[rows, columns] or [elements] of a tensor."""
         return tuple(int(n) for n in reversed(self._tensors[name].shape))

@@ -9,9 +9,10 @@ from rich.progress import Progress
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from engine.models.dtype import DtypeName, default_dtype
 from engine.models.shape import ModelShape
-from engine.weights.convert import DtypeName, Meta
-from engine.weights.converted import ensure_converted
+from engine.weights.convert import Meta
+from engine.weights.converted import ensure_converted, model_name
 from engine.weights.pull import default_model, pull_default
 from engine.weights.tokenizer_data import TokenizerData
 
@@ -20,7 +21,7 @@ class LoadedModel(Struct, frozen=True, eq=False):
     """A model in the engine's layout (see `convert.py`), its tensors mapped from the converted file."""
 
     name: str
-    """The file's stem; what clients call the model unless told otherwise."""
+    """The file's or folder's name; what clients call the model unless told otherwise."""
     title: str
     shape: ModelShape
     dtype: DtypeName
@@ -34,9 +35,9 @@ class LoadedModel(Struct, frozen=True, eq=False):
 
 
 def load_model(
-    path: Path | None, dtype: DtypeName = "bfloat16", progress: Progress | None = None
+    path: Path | None, dtype: DtypeName | None = None, progress: Progress | None = None
 ) -> LoadedModel:
-    """The model at `path`, or the default model, which is fetched where it is not there yet.
+    """The model at `path`, or the default model, which is fetched where it is not there yet. `dtype` None: what suits this CPU.
 
     Raises:
         WeightsError: the file is missing, damaged or of an unsupported kind, it cannot be fetched, or its converted
@@ -44,6 +45,7 @@ def load_model(
     """
     if path is None:
         path = default_model() or pull_default(progress)
+    dtype = dtype or default_dtype()
     converted = ensure_converted(path, dtype, progress)
     try:
         tensors = load_file(converted)
@@ -52,7 +54,7 @@ def load_model(
         tensors = load_file(ensure_converted(path, dtype, progress))
     meta = msgspec.msgpack.decode(tensors.pop("meta").numpy().data, type=Meta)
     return LoadedModel(
-        name=path.stem,
+        name=model_name(path),
         title=meta.title,
         shape=meta.shape,
         dtype=dtype,

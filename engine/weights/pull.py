@@ -16,6 +16,7 @@ from pathlib import Path
 from rich.progress import Progress
 
 from engine.core.errors import WeightsError
+from engine.models.dtype import default_dtype
 from engine.weights.cache import cache_folder
 from engine.weights.converted import ensure_converted
 
@@ -54,7 +55,7 @@ def pull_default(progress: Progress | None = None) -> Path:
         raise WeightsError(
             f"the default model cannot be written to {target.parent}: {error.strerror or error}"
         ) from error
-    ensure_converted(target, "bfloat16", progress)
+    ensure_converted(target, default_dtype(), progress)
     return target
 
 

@@ -34,6 +34,10 @@ class Source(Protocol):
     names: frozenset[str]
     """Every tensor in the file, under GGUF's names where it has one."""
 
+    def called(self, name: str) -> str:
+        """The file's own name of a tensor."""
+        ...
+
     def size(self, name: str) -> tuple[int, ...]:
         """[rows, columns] or [elements] of a tensor."""
         ...

@@ -1,7 +1,6 @@
 """The live loop on the scripted executor: what a stream delivers, what is refused, and how everything ends."""
 
 import threading
-from contextlib import asynccontextmanager
 
 import anyio
 import anyio.lowlevel
@@ -11,6 +10,7 @@ import pytest
 from engine.core.errors import CapacityError, ConfigError, ExecutorError, RequestError
 from engine.requests import Delta, FinishReason
 from engine.scripted import Gate, scripted_answer
+from tests.engine.running import running
 from tests.engine.toy import (
     END,
     core_config,
@@ -23,15 +23,6 @@ from tests.engine.toy import (
     tokens_of,
     toy_engine,
 )
-
-
-@asynccontextmanager
-async def running(engine):
-    """Not for tests in which `run` raises or is cancelled."""
-    async with anyio.create_task_group() as tasks:
-        tasks.start_soon(engine.run)
-        yield
-        engine.stop()
 
 
 def model_threads() -> list[str]:

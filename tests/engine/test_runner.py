@@ -11,7 +11,10 @@ from engine.core.errors import ConfigError, ExecutorError
 from engine.core.ids import RequestId
 from engine.core.plan import Plan
 from engine.executor import NewSequence, SamplingParams
-from engine.runner import build_runner
+from engine.models.attention import TorchAttention
+from engine.models.llama import Llama
+from engine.models.rotary import Rotary
+from engine.runner import TorchRunner, build_runner
 from engine.weights.load import LoadedModel, load_model
 from tests.engine.drive import GREEDY, drive
 from tests.engine.tiny import VOCABULARY, Tiny, write_tiny
@@ -75,17 +78,35 @@ def plan(step: int, **columns: list[object]) -> Plan:
     )
 
 
+def gathering_runner(model: LoadedModel, num_blocks: int, block_size: int) -> TorchRunner:
+    """A runner on torch's own attention, whatever this machine would choose."""
+    rotary = Rotary(model.shape, 256, model.tensors.get("rope_factors"))
+    attention = TorchAttention(model.shape, rotary, num_blocks, block_size, torch.float32)
+    return TorchRunner(
+        Llama(model.shape, model.tensors, attention),
+        num_blocks=num_blocks,
+        block_size=block_size,
+        max_context=256,
+        vocab_size=VOCABULARY,
+    )
+
+
+@pytest.mark.parametrize("backend", ["default", "gathering"])
 @pytest.mark.parametrize("block_size", [8, 16])
 @pytest.mark.parametrize("tiny", SHAPES.values(), ids=SHAPES.keys())
 def test_every_shape_of_the_family_equals_the_reference(
-    tiny: Tiny, block_size: int, tmp_path: Path
+    tiny: Tiny, block_size: int, backend: str, tmp_path: Path
 ) -> None:
     model = load_model(write_tiny(tmp_path / "t.gguf", tiny), "float32")
-    runner = build_runner(model, num_blocks=64, block_size=block_size)
+    if backend == "default":
+        runner = build_runner(model, num_blocks=64, block_size=block_size)
+    else:
+        runner = gathering_runner(model, 64, block_size)
     prompts = random_prompts(1, block_size, 30)
 
     outputs, _ = drive(runner, prompts, 10, token_budget=20)
 
+    runner.close()
     assert outputs == [greedy(model, prompt, 10) for prompt in prompts]
 
 

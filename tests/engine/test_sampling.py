@@ -210,9 +210,7 @@ def test_seeds_and_positions_give_different_draws() -> None:
     assert len(set(by_position.tolist())) > 55
 
 
-@pytest.mark.parametrize(
-    "params", [{"temperature": 0.0}, {"top_k": 1}, {"temperature": 0.0, "top_p": 0.1}]
-)
+@pytest.mark.parametrize("params", [{"temperature": 0.0}, {"top_k": 1}, {"top_p": 0.0}])
 def test_greedy_takes_the_lowest_id_of_the_largest(params: dict[str, float]) -> None:
     logits = torch.tensor([[0.0, 3.0, 3.0, 1.0]])
 

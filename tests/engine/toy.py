@@ -59,6 +59,7 @@ def core_config(
     max_context: int = 64,
     host_blocks: int = 0,
     prefix_cache: bool = True,
+    watermark: float = 0.01,
     **scheduler: object,
 ) -> CoreConfig:
     return msgspec.convert(
@@ -68,6 +69,7 @@ def core_config(
                 "block_size": block_size,
                 "host_blocks": host_blocks,
                 "prefix_cache": prefix_cache,
+                "watermark": watermark,
             },
             "scheduler": {
                 "max_context": max_context,

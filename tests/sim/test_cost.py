@@ -153,3 +153,19 @@ def test_smaller_types_are_faster(dtype):
         for kind in ("fp32", "bf16", "fp8")
     }
     assert cost["fp32"] > cost["bf16"] > cost["fp8"]
+
+
+@given(
+    st.integers(1, 300),
+    st.integers(1, 2_000_000),
+    st.integers(1, 300),
+    st.sampled_from(["A100-80", "H200", "L4"]),
+)
+def test_a_leap_costs_what_its_steps_cost_one_by_one(sequences, context, steps, name):
+    cost = Roofline(find_hardware(name), find_model("Qwen3-32B"), "fp8", "fp8")
+    work = StepWork(sequences, sequences, sequences, context, context)
+    one_by_one = [
+        cost.step_ns(work._replace(context_tokens=c, attended=c))
+        for c in range(context, context + steps * sequences, sequences)
+    ]
+    assert cost.leap_ns(work, steps).tolist() == one_by_one

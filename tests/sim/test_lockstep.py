@@ -6,14 +6,18 @@ from pathlib import Path
 import anyio
 import msgspec
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from engine.core.errors import ExecutorError, TraceError
 from engine.core.journal import Commit, Schedule, Submit
 from engine.core.log import Admitted, Preempted
 from engine.core.plan import Finish
+from sim.cli import replay
 from sim.lockstep import check_twin, replay_lockstep
 from sim.rerun import check_journal
-from tests.engine.crowd import Told, let_in
+from tests.conftest import DATA
+from tests.engine.crowd import VOCABULARY, Habits, Told, let_in
 from tests.engine.toy import core_config, scripted, toy_engine
 from traces.recording import RecordingReader
 from traces.recording_writer import RecordingWriter
@@ -32,17 +36,19 @@ class VirtualClock:
 
     def advance(self, plan) -> None:
         with self._lock:
-            self._now += 1000 + 10 * plan.num_tokens
+            self._now += 100_000 + 1000 * plan.num_tokens
 
 
 async def record_crowd(
     path: Path, *, clients: int, seed: int = 0, faults: bool, virtual: bool, **limits
 ) -> Told:
-    config = core_config(**{"num_blocks": 20, "token_budget": 24, "max_batch": 10, **limits})
+    swap = {"host_blocks": 20, "preemption": "swap"}
+    small = {"num_blocks": 20, "token_budget": 24, "max_batch": 10, "aging_ns": 3_000_000}
+    config = core_config(**{**small, **swap, **limits})
     clock = VirtualClock()
     executor = scripted(
         config,
-        vocab_size=30,
+        vocab_size=VOCABULARY,
         pace=clock.advance if virtual else None,
         step_fault=lambda plan: (
             ExecutorError("hiccup") if faults and plan.step % 61 == 60 else None
@@ -50,16 +56,21 @@ async def record_crowd(
         row_fault=lambda request, at: (
             "not a number" if faults and (request * 31 + at) % 397 == 0 else None
         ),
+        move_fault=lambda number: (
+            ExecutorError("a lost page") if faults and number % 5 == 4 else None
+        ),
     )
     writer = RecordingWriter(path, config=config, model="toy")
     options = {"clock": clock} if virtual else {}
     engine = toy_engine(config, executor, writer, **options)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(engine.run)
-        told = await let_in(engine, clients, seed)
+        told = await let_in(engine, clients, seed, Habits(deadlines=True))
         engine.stop()
     writer.close()
-    assert engine.counters.preemptions > 0
+    counters = engine.counters
+    assert min(counters.preemptions, counters.prefix_hits_tokens) > 0
+    assert (counters.swaps > 0) == (config.scheduler.preemption == "swap")
     return told
 
 
@@ -82,15 +93,24 @@ def first(lines, type_, **fields):
     )
 
 
+@pytest.mark.parametrize(
+    ("policy", "preemption"), [("fcfs", "recompute"), ("priority", "swap"), ("fair", "swap")]
+)
 @pytest.mark.parametrize("max_open_plans", [1, 2])
 @pytest.mark.parametrize("virtual", [True, False], ids=["virtual-clock", "real-clock"])
 @pytest.mark.parametrize("faults", [False, True], ids=["sound", "faults"])
 async def test_live_run_with_preemptions_and_aborts_is_repeated_by_journal_and_twin(
-    tmp_path, max_open_plans, virtual, faults
+    tmp_path, policy, preemption, max_open_plans, virtual, faults
 ):
     path = tmp_path / "run.jsonl.gz"
     told = await record_crowd(
-        path, clients=160, faults=faults, virtual=virtual, max_open_plans=max_open_plans
+        path,
+        clients=160,
+        faults=faults,
+        virtual=virtual,
+        max_open_plans=max_open_plans,
+        policy=policy,
+        preemption=preemption,
     )
     assert told.wrong == []
     said: list[str] = []
@@ -122,7 +142,7 @@ async def test_run_that_was_stopped_in_the_middle_is_repeated(tmp_path):
 @pytest.fixture
 async def recording(tmp_path) -> Path:
     path = tmp_path / "run.jsonl"
-    await record_crowd(path, clients=60, faults=True, virtual=True)
+    await record_crowd(path, clients=120, faults=True, virtual=True)
     return path
 
 
@@ -153,6 +173,55 @@ def commit_what_is_not_open(lines):
     first(lines, "commit", step=9)["step"] = 10
 
 
+def change_prompt(lines):
+    """A request that was admitted with cached blocks is said to begin in another way."""
+    admitted = {}
+    for line in lines:
+        if line["type"] == "admit":
+            admitted.setdefault(line["request"], line)
+    lucky = next(request for request, line in admitted.items() if line["shared"])
+    content = first(lines, "submit", request=lucky)["content"]
+    content[:] = [9999, *content[1:]]
+
+
+def change_what_was_said(lines):
+    for line in lines:
+        if line["type"] == "commit":
+            line["blocks"] = [[index, 0] for index, _ in line["blocks"]]
+
+
+def change_salt(lines):
+    for line in lines:
+        if line["type"] == "submit":
+            line["salt"] = 0
+
+
+def change_number_of_choices(lines):
+    first(lines, "submit", num_sequences=2, rejected=None)["num_sequences"] = 3
+
+
+def change_deadline(lines):
+    expired = next(line for line in lines if line["type"] == "expire" and line["expired"])
+    first(lines, "submit", request=expired["expired"][0])["deadline"] += 10**9
+
+
+def lose_expiry(lines):
+    expired = next(line for line in lines if line["type"] == "expire" and line["expired"])
+    expired["expired"] = []
+
+
+def change_transfer(lines):
+    first(lines, "transferred", ok=True)["ok"] = False
+
+
+def change_transferred_blocks(lines):
+    first(lines, "transferred")["digest"] ^= 1
+
+
+def end_transfer_that_is_not_in_flight(lines):
+    first(lines, "transferred")["transfer"] += 1000
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -162,6 +231,15 @@ def commit_what_is_not_open(lines):
         change_length,
         forget_stop,
         commit_what_is_not_open,
+        change_prompt,
+        change_what_was_said,
+        change_salt,
+        change_number_of_choices,
+        change_deadline,
+        lose_expiry,
+        change_transfer,
+        change_transferred_blocks,
+        end_transfer_that_is_not_in_flight,
     ],
 )
 async def test_changed_recording_is_told_apart_and_the_first_difference_named(recording, change):
@@ -183,6 +261,10 @@ async def test_twin_that_is_told_other_inputs_makes_other_calls(recording):
         msgspec.structs.replace(inputs, arrivals=inputs.arrivals[:-1]),
         msgspec.structs.replace(inputs, aborts=inputs.aborts[1:]),
         msgspec.structs.replace(inputs, wakes=inputs.wakes[1:]),
+        msgspec.structs.replace(inputs, expiries=inputs.expiries[1:]),
+        msgspec.structs.replace(inputs, expiries=[inputs.expiries[0] - 1, *inputs.expiries[1:]]),
+        msgspec.structs.replace(inputs, moves=inputs.moves[1:]),
+        msgspec.structs.replace(inputs, blocks={}),
         msgspec.structs.replace(inputs, steps=inputs.steps[:-1]),
         msgspec.structs.replace(
             inputs, answers={r: a for r, a in inputs.answers.items() if r != stopped}
@@ -218,3 +300,20 @@ async def test_recording_holds_what_the_run_did(recording):
     commits = [e.call for e in entries if isinstance(e.call, Commit)]
     assert plans == [commit.step for commit in commits] == list(range(len(plans)))
     assert all(commit.started <= commit.ended <= commit.now for commit in commits)
+
+
+async def test_the_command_line_tells_equal_from_different_by_its_exit_code(recording):
+    app = typer.Typer()
+    app.command()(replay)
+    equal = CliRunner().invoke(app, [str(recording), "--lockstep"])
+    assert equal.exit_code == 0, equal.output
+    assert [line.partition(",")[0] for line in equal.output.splitlines()] == [
+        "journal: equal",
+        "twin: equal",
+    ]
+    changed = CliRunner().invoke(app, [str(edited(recording, change_decision)), "--lockstep"])
+    assert changed.exit_code == 1
+    assert "journal: different at line " in changed.output
+    wrong = CliRunner().invoke(app, [str(DATA / "azure_sample.csv"), "--lockstep"])
+    assert wrong.exit_code == 2
+    assert wrong.stderr.startswith("error: ")

@@ -208,3 +208,53 @@ def test_a_figure_that_is_not_a_number_is_an_error():
     )
     with pytest.raises(InvariantError):
         encode_figures(broken)
+
+
+MOONCAKE = DATA / "mooncake_sample.jsonl"
+
+
+def replayed(path, **settings):
+    return replay(open_trace(path), resolve(build_config(**settings)))
+
+
+def test_prefix_cache_shares_blocks_of_equal_content():
+    settings = {"max_context": 131_072, "hardware": "H200", "time_scale": 10.0}
+    on, off = replayed(MOONCAKE, **settings), replayed(MOONCAKE, prefix_cache=False, **settings)
+    assert on.memory.prefix_hits_tokens > 0
+    assert on.memory.prefix_hits_tokens <= on.memory.prefix_queries_tokens
+    computed = on.throughput.computed_tokens + on.memory.prefix_hits_tokens
+    assert computed == off.throughput.computed_tokens
+    assert on.memory.mean_cached_tokens > 0 == off.memory.mean_cached_tokens
+    assert off.memory.prefix_hit_share is None or off.memory.prefix_hits_tokens == 0
+
+
+def test_answers_in_parallel_multiply_output_and_share_the_prompt():
+    one, four = (
+        replayed(DATA / "azure_sample.csv"),
+        replayed(DATA / "azure_sample.csv", num_sequences=4),
+    )
+    assert four.throughput.output_tokens == 4 * one.throughput.output_tokens
+    assert four.requests.done == one.requests.done
+    assert four.memory.mean_used_tokens < 4 * one.memory.mean_used_tokens
+
+
+def test_replicas_share_the_requests_and_their_pools_add_up():
+    one, two = replayed(DATA / "azure_sample.csv"), replayed(DATA / "azure_sample.csv", replicas=2)
+    assert two.requests == one.requests
+    assert two.memory.pool_tokens == 2 * one.memory.pool_tokens
+    memory = two.memory
+    parts = memory.mean_used_tokens + memory.mean_unused_tokens + memory.mean_cached_tokens
+    assert parts + memory.mean_free_tokens == pytest.approx(memory.pool_tokens)
+
+
+@pytest.mark.parametrize("preemption", ["swap", "auto"])
+def test_swapping_moves_blocks_and_loses_no_request(tmp_path, preemption):
+    path = tmp_path / "growing.csv"
+    rows = [f"2024-05-02 00:00:0{i},16,200" for i in range(6)]
+    path.write_text("\n".join(["TIMESTAMP,ContextTokens,GeneratedTokens", *rows]))
+    settings = {"num_blocks": 30, "arrivals": "at-once", "watermark": 0.0, "host_gb": 1.0}
+    report = replayed(path, preemption=preemption, link_gb_per_s=1000, **settings)
+    assert report.batch.swaps > 0
+    assert report.batch.link_busy_share > 0
+    assert report.requests.done == 6
+    assert report.throughput.computed_tokens < 6 * 216 + 100, "little is computed again"

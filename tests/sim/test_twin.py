@@ -1,5 +1,6 @@
 """The twin: simulated instants follow from the contract, nothing vanishes, two plans are open as live."""
 
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -7,7 +8,9 @@ from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig
 from engine.core.scheduler import Scheduler
 from sim.cost import StepWork
 from sim.ledger import State
-from sim.twin import Replica, run_twin
+from sim.occupancy import Level
+from sim.replica import Replica
+from sim.twin import run_twin
 from traces.schema import TraceRequest
 
 
@@ -22,6 +25,9 @@ class FixedCost:
     def step_ns(self, work: StepWork) -> int:
         self.works.append(work)
         return 100 + work.num_tokens
+
+    def leap_ns(self, work: StepWork, steps: int):
+        return np.full(steps, 100 + work.num_tokens)
 
 
 def run(
@@ -46,8 +52,8 @@ def run(
     )
     scheduler, cost = Scheduler(config), FixedCost()
     requests = [TraceRequest(i, *row) for i, row in enumerate(rows, start=2)]
-    replica, _ = run_twin(requests, scheduler, cost, until_ns=until_ns)
-    return replica, scheduler, cost
+    ran = run_twin(requests, [scheduler], cost, until_ns=until_ns)
+    return ran.replicas[0], scheduler, cost
 
 
 def test_a_lone_request_has_its_times_to_the_nanosecond():
@@ -92,7 +98,7 @@ def test_simultaneous_first_arrivals_share_a_step():
 def test_an_idle_engine_starts_at_the_arrival():
     replica, _, _ = run([(0, 10, 1), (10**9, 10, 1)])
     assert replica.ledger.first_token_ns[1] == 10**9 + 110
-    held, used, running, _, busy = replica.timeline.totals()
+    held, _, used, running, _, busy = Level(*replica.timeline.totals())
     assert busy == 220
     assert running == 220
     assert held * 4 >= used
@@ -114,7 +120,7 @@ def test_an_oversized_request_does_not_hold_up_the_next():
 def test_memory_integrals_follow_the_steps():
     # One block of 4 until the third decode; positions count once computed, at the commit.
     replica, _, _ = run([(0, 3, 4)])
-    held, used, running, _, busy = replica.timeline.totals()
+    held, _, used, running, _, busy = Level(*replica.timeline.totals())
     steps = [103, 101, 101, 101]
     assert busy == running == sum(steps)
     assert used == 0 * 103 + 3 * 101 + 4 * 101 + 5 * 101

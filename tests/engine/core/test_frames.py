@@ -1,35 +1,37 @@
 """The frame map says of each frame what looking at the tables one by one says, and the view's deltas lose nothing of it."""
 
-import random
-
 import pytest
 
 from engine.core.frames import FrameState
 from tests.engine.core.scheduler_driver import Driver, core_config
-from tests.engine.core.test_scheduler_machine import random_driver, random_step
+from tests.engine.core.scheduler_world import SchedulerWorld
+from tests.engine.core.worlds import Choose, walk
 from tests.reference.frame_map import SlowView, cells_of, slow_frames
 from traces.viewer.delta import delta, whole
 
 
-@pytest.mark.parametrize("seed", range(20))
+class FramesWorld(SchedulerWorld):
+    """Any calls to a scheduler; a view that gets deltas shows what a slow reading of the pool does."""
+
+    def __init__(self, choose: Choose) -> None:
+        super().__init__(choose)
+        self.view = SlowView()
+        self.last = self.driver.scheduler.frames()
+        self.view.apply(whole(self.last))
+
+    def check(self) -> None:
+        super().check()
+        frames = self.driver.scheduler.frames()
+        expected = slow_frames(self.driver.scheduler)
+        assert cells_of(frames) == expected
+        self.view.apply(delta(self.last, frames))
+        assert self.view.cells == expected
+        self.last = frames
+
+
+@pytest.mark.parametrize("seed", range(4))
 def test_map_and_deltas_equal_the_slow_reading_of_the_pool(seed: int) -> None:
-    rng = random.Random(seed)
-    driver = random_driver(rng)
-    view = SlowView()
-    last = driver.scheduler.frames()
-    view.apply(whole(last))
-    for step in range(150):
-        random_step(driver, rng)
-        if step % 3 == 0:
-            frames = driver.scheduler.frames()
-            expected = slow_frames(driver.scheduler)
-            assert cells_of(frames) == expected
-            view.apply(delta(last, frames))
-            assert view.cells == expected
-            last = frames
-    view = SlowView()
-    view.apply(whole(last))
-    assert view.cells == cells_of(last)
+    walk(FramesWorld, seed, 500)
 
 
 def test_states_of_a_frame_over_its_life() -> None:

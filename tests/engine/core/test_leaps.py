@@ -11,7 +11,7 @@ from engine.core.ids import RequestId, TimeNs
 from engine.core.log import Evicted, Preempted
 from engine.core.plan import Plan, Request, Results
 from engine.core.scheduler import Scheduler
-from tests.engine.core.scheduler_driver import core_config
+from tests.engine.core.scheduler_driver import Driver, core_config
 
 STEP_NS = 10
 
@@ -122,9 +122,9 @@ def workload(rng):
         length = rng.randint(1, 40)
         kind = rng.random()
         content = None
-        if kind < 0.4:
+        if kind < 0.02:
             content = TokenContent(np.zeros(length, np.int32))
-        elif kind < 0.7:
+        elif kind < 0.6:
             content = TraceContent(np.arange(-(-length // 8)) + rng.choice([0, 1000]), 8)
         request = Request(
             RequestId(number),
@@ -181,3 +181,17 @@ def test_the_workloads_leap_evict_and_preempt():
     assert leapt > steps / 2
     assert evicted > 100
     assert preempted > 100
+
+
+def test_nobody_leaps_while_blocks_are_known_by_tokens_that_a_commit_has_yet_to_bring():
+    """What a leap computes would be published, at the next admission, under tokens that nobody has told."""
+    driver = Driver(core_config(20, 4))
+    driver.submit([1] * 8, 60)
+    driver.schedule()
+    driver.schedule(leap=12)
+    assert driver.open[-1].steps == 1
+    driver.submit([2] * 5, 4)
+    driver.run_out()
+    index, answer = driver.scheduler.allocator.index, driver.tokens[0, 0]
+    found = index.lookup("", np.array([1] * 8 + answer[:12], np.int32).reshape(-1, 4))
+    assert len(found) == 5

@@ -1,0 +1,1 @@
+"""The CPU path: vector kernels compiled by Numba, run by a team of threads that never enters Python within a step."""

@@ -1,0 +1,1 @@
+"""Sampling on the device. Import the modules; nothing is re-exported."""
