@@ -54,6 +54,64 @@ def serve(
         float,
         typer.Option(help="Share of the pool that admission leaves free.", rich_help_panel=MEMORY),
     ] = 0.01,
+    prefix_cache: Annotated[
+        bool,
+        typer.Option(
+            "--prefix-cache/--no-prefix-cache",
+            help="Keep computed blocks, and share them among equal prompts.",
+            rich_help_panel=MEMORY,
+        ),
+    ] = True,
+    host_blocks: Annotated[
+        int,
+        typer.Option(
+            help="Blocks of host memory to swap preempted work to.", rich_help_panel=MEMORY
+        ),
+    ] = 0,
+    preemption: Annotated[
+        str,
+        typer.Option(
+            help="recompute, swap (needs --host-blocks) or auto, the cheaper of both.",
+            rich_help_panel=SCHEDULER,
+        ),
+    ] = "recompute",
+    link_gb_per_s: Annotated[
+        float | None,
+        typer.Option(
+            help="For auto: 10^9 bytes a second between the pools.", rich_help_panel=SCHEDULER
+        ),
+    ] = None,
+    prefill_tokens_per_s: Annotated[
+        float | None,
+        typer.Option(help="For auto: how fast prompts are computed.", rich_help_panel=SCHEDULER),
+    ] = None,
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="Who is admitted next: fcfs, priority or fair.", rich_help_panel=SCHEDULER
+        ),
+    ] = "fcfs",
+    aging_s: Annotated[
+        float,
+        typer.Option(
+            help="Under priority and fair: seconds of waiting that lift a request one class; 0 never.",
+            rich_help_panel=SCHEDULER,
+        ),
+    ] = 0.0,
+    max_partial_prefills: Annotated[
+        int | None,
+        typer.Option(
+            help="Most prompts that are computed in parts at once.", rich_help_panel=SCHEDULER
+        ),
+    ] = None,
+    check_every_step: Annotated[
+        bool,
+        typer.Option(
+            "--check-every-step",
+            help="Hold the core to its invariants at every step; stop where one breaks.",
+            rich_help_panel=SCHEDULER,
+        ),
+    ] = False,
     max_context: Annotated[
         int | None,
         typer.Option(
@@ -106,6 +164,15 @@ def serve(
                 num_blocks=num_blocks,
                 kv_gb=kv_gb,
                 watermark=watermark,
+                prefix_cache=prefix_cache,
+                host_blocks=host_blocks,
+                preemption=preemption,
+                link_gb_per_s=link_gb_per_s,
+                prefill_tokens_per_s=prefill_tokens_per_s,
+                policy=policy,
+                aging_s=aging_s,
+                max_partial_prefills=max_partial_prefills,
+                check_every_step=check_every_step,
                 max_context=max_context,
                 max_batch=max_batch,
                 token_budget=token_budget,

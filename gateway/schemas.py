@@ -45,6 +45,12 @@ class GenerationFields(Struct, frozen=True, kw_only=True):
     repetition_penalty: Annotated[float, Meta(gt=0.0, le=10.0)] | None = None
     logit_bias: dict[str, Annotated[float, Meta(ge=-100.0, le=100.0)]] | None = None
     """Token ids, as JSON's object keys, to what is added to their logits."""
+    use_beam_search: bool | None = None
+    """Search for the likeliest answers; nothing is drawn."""
+    beam_width: Annotated[int, Meta(ge=1, le=64)] | None = None
+    """With `use_beam_search`: hypotheses kept, at least `n`; absent: the larger of `n` and 4."""
+    length_penalty: Annotated[float, Meta(ge=0.0, le=10.0)] | None = None
+    """With `use_beam_search`: answers rank by their log probability over their length to this power."""
     ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None

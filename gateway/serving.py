@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from engine.chat import ChatTemplate
-from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig
+from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig, SwapCosts
 from engine.core.errors import ConfigError
 from engine.loop import Engine
 from engine.models.dtype import DtypeName, default_dtype
@@ -42,6 +42,15 @@ class ServeOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     num_blocks: Positive | None = None
     kv_gb: Annotated[float, Meta(gt=0, le=1e6)] | None = None
     watermark: Annotated[float, Meta(ge=0, lt=1)] = 0.01
+    prefix_cache: bool = True
+    host_blocks: Annotated[int, Meta(ge=0)] = 0
+    preemption: Literal["recompute", "swap", "auto"] = "recompute"
+    link_gb_per_s: Annotated[float, Meta(gt=0)] | None = None
+    prefill_tokens_per_s: Annotated[float, Meta(gt=0)] | None = None
+    policy: Literal["fcfs", "priority", "fair"] = "fcfs"
+    aging_s: Annotated[float, Meta(ge=0, le=1e6)] = 0.0
+    max_partial_prefills: Positive | None = None
+    check_every_step: bool = False
     max_context: Positive | None = None
     max_batch: Positive = 64
     token_budget: Positive = 256
@@ -68,6 +77,14 @@ class ServeOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
                 f"--token-budget ({options.token_budget}) must be at least --max-batch ({options.max_batch}), "
                 "so that every running sequence can decode in each step"
             )
+        if options.preemption != "recompute" and not options.host_blocks:
+            raise ConfigError(f"--preemption {options.preemption} needs --host-blocks to swap to")
+        if options.preemption == "auto" and not (
+            options.link_gb_per_s and options.prefill_tokens_per_s
+        ):
+            raise ConfigError(
+                "--preemption auto compares costs: it needs --link-gb-per-s and --prefill-tokens-per-s"
+            )
         return msgspec.structs.replace(options, **paths)
 
 
@@ -91,25 +108,21 @@ def serve_model(options: ServeOptions) -> None:
     except BaseException:
         listener.close()
         raise
-    config = CoreConfig(
-        memory=MemoryConfig(
-            num_blocks=runner.num_blocks,
-            block_size=runner.block_size,
-            watermark=options.watermark,
-        ),
-        scheduler=SchedulerConfig(
-            max_context=runner.max_context,
-            token_budget=options.token_budget,
-            max_batch=options.max_batch,
-        ),
-    )
+    config = _core_config(options, model, runner)
     codec = Codec(model.tokenizer)
     recorder = None
     if options.record is not None:
         recorder = RecordingWriter(
             options.record, config=config, model=model.name, record_tokens=options.record_tokens
         )
-    engine = Engine(runner, config, codec, model_name=model.name, recorder=recorder)
+    engine = Engine(
+        runner,
+        config,
+        codec,
+        model_name=model.name,
+        recorder=recorder,
+        check_every_step=options.check_every_step,
+    )
     served = Served(engine, codec, ChatTemplate(codec, model.tokenizer.chat_template))
     try:
         anyio.run(
@@ -119,6 +132,36 @@ def serve_model(options: ServeOptions) -> None:
         runner.close()
         if recorder is not None:
             recorder.close()
+
+
+def _core_config(options: ServeOptions, model: LoadedModel, runner: TorchRunner) -> CoreConfig:
+    costs = None
+    if options.link_gb_per_s and options.prefill_tokens_per_s:
+        itemsize = 2 if model.dtype == "bfloat16" else 4
+        costs = SwapCosts(
+            block_bytes=runner.block_size * model.shape.kv_bytes_per_token(itemsize),
+            link_bytes_per_s=options.link_gb_per_s * 1e9,
+            prefill_tokens_per_s=options.prefill_tokens_per_s,
+        )
+    return CoreConfig(
+        memory=MemoryConfig(
+            num_blocks=runner.num_blocks,
+            block_size=runner.block_size,
+            watermark=options.watermark,
+            prefix_cache=options.prefix_cache,
+            host_blocks=options.host_blocks,
+        ),
+        scheduler=SchedulerConfig(
+            max_context=runner.max_context,
+            token_budget=options.token_budget,
+            max_batch=options.max_batch,
+            max_partial_prefills=options.max_partial_prefills,
+            policy=options.policy,
+            aging_ns=round(options.aging_s * 1e9),
+            preemption=options.preemption,
+            swap_costs=costs,
+        ),
+    )
 
 
 def _load(options: ServeOptions, console: Console) -> LoadedModel:
@@ -137,6 +180,7 @@ def _runner(model: LoadedModel, options: ServeOptions) -> TorchRunner:
         pool_bytes=None if options.kv_gb is None else int(options.kv_gb * 1e9),
         max_context=options.max_context,
         max_batch=options.max_batch,
+        host_blocks=options.host_blocks,
         threads=options.threads,
         device=options.device,
         step_tokens=options.token_budget,

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from engine.core.errors import RequestError
 from engine.executor import SamplingParams
-from engine.requests import Generation
+from engine.requests import BeamSearch, Generation
 from gateway.config import GatewayConfig
 from gateway.engine import Engine, Served
 from gateway.schemas import (
@@ -225,7 +225,39 @@ def _generation(
         include_stop=bool(body.include_stop_str_in_output),
         ignore_eos=bool(body.ignore_eos),
         num_sequences=sequences,
+        beam=_beam(body, sequences, logprobs),
     )
+
+
+_DEFAULT_WIDTH: Final = 4
+
+
+def _beam(body: GenerationFields, sequences: int, logprobs: int | None) -> BeamSearch | None:
+    """The beam search that the body asks for.
+
+    Raises:
+        RequestError: what it asks for beside does not go with a beam search.
+    """
+    if not body.use_beam_search:
+        for name in ("beam_width", "length_penalty"):
+            if getattr(body, name) not in (None, 1):
+                raise RequestError(f"`{name}` needs `use_beam_search`", param=name)
+        return None
+    if sequences != (body.n or 1):
+        raise RequestError(
+            "`best_of` cannot be had with `use_beam_search`; `beam_width` says how many are kept",
+            param="best_of",
+        )
+    if logprobs is not None:
+        raise RequestError("`logprobs` cannot be had with `use_beam_search`", param="logprobs")
+    width = body.beam_width or max(sequences, _DEFAULT_WIDTH)
+    if width < sequences:
+        raise RequestError(
+            f"`beam_width` is {width} and `n` is {sequences}; at least as many must be kept as are told",
+            param="beam_width",
+        )
+    penalty = 1.0 if body.length_penalty is None else body.length_penalty
+    return BeamSearch(width=width, length_penalty=penalty)
 
 
 def _sampling(

@@ -95,9 +95,21 @@ def test_default_model() -> None:
         answers = anyio.run(all_at_once, str(client.base_url), bodies)
         wait_until_free(client)
         again = client.post("/v1/completions", json=bodies[0] | {"stream": False}).json()
+        beams = client.post(
+            "/v1/completions",
+            json={"prompt": "2 + 2 =", "max_tokens": 6, "n": 2, "use_beam_search": True},
+        ).json()
+        refused = client.post(
+            "/v1/completions",
+            json={"prompt": "2", "n": 3, "use_beam_search": True, "beam_width": 2},
+        )
+        wait_until_free(client)
     runner.close()
     assert sorted(answers) == list(range(0, NUM_CLIENTS, 2))
     assert {reason for _, reason in answers.values()} == {"length"}
     assert all(text for text, _ in answers.values())
     assert again["usage"]["completion_tokens"] == bodies[0]["max_tokens"]
     assert again["choices"][0]["finish_reason"] == "length"
+    assert len({choice["text"] for choice in beams["choices"]}) == 2
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "beam_width"
