@@ -87,8 +87,7 @@ class Admission:
             refused, had, reserved = self._refused
             if refused == request_id and free <= had and reserve >= reserved:
                 return None
-        running, computed = book.running(), book.computed()
-        self._book.memory.publish_all(running, computed[running])
+        book.memory.computed(book.findable())
         if waiting is None:
             if self._pressure.resume(group, reserve):
                 self._refused = None

@@ -132,6 +132,10 @@ class Book:
                 computed[plan.fork_rows] = plan.starts[plan.fork_from]
         return computed
 
+    def findable(self) -> I32:
+        """Positions of each row whose states others may find: what is computed, of rows that run."""
+        return np.where(self.table.state == State.RUNNING, self.computed(), 0)
+
     def known(self, rows: I32, computed: I32) -> I32:
         """Tokens that each of `rows` knows, given what is computed of each row of the table."""
         table, done = self.table, computed[rows]

@@ -10,7 +10,6 @@ from engine.core.policy import Shares
 from engine.core.pressure import Pressure
 from engine.core.rows import State
 
-
 _FOUND_OUTSIDE = (Finish.NONE, Finish.STOP, Finish.FAILED)
 
 
