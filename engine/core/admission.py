@@ -88,8 +88,7 @@ class Admission:
             if refused == request_id and free <= had and reserve >= reserved:
                 return None
         if book.memory.shares_content:
-            running, computed = book.running(), book.computed()
-            book.memory.publish_all(running, computed[running])
+            book.memory.computed(book.findable())
         if waiting is None:
             if self._pressure.resume(group, reserve):
                 self._refused = None

@@ -133,15 +133,15 @@ class Allocator(Protocol):
         ...
 
     def copied(self, sources: list[int]) -> None:
-        """The copies from `sources` have run: their references go."""
+        """The copies from `sources` have run: their references go, before those of any row that computed beside the copies."""
         ...
 
     def publish(self, row: int, num_tokens: int) -> None:
         """Makes the full blocks within `num_tokens` known and computed positions of `row` findable."""
         ...
 
-    def publish_all(self, rows: I32, computed: I32) -> None:
-        """`publish` for each of `rows` that has a full block to publish, in order."""
+    def computed(self, positions: I32) -> None:
+        """The first positions[row] positions of each row are known and computed: their full blocks can be found."""
         ...
 
     def silence(self, row: int) -> None:

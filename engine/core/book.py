@@ -144,6 +144,10 @@ class Book:
                 return int(plan.starts[plan.fork_from[np.flatnonzero(plan.fork_rows == row)[0]]])
         return int(self.table.scheduled[row])
 
+    def findable(self) -> I32:
+        """Positions of each row whose states others may find: what is computed, of rows that run."""
+        return np.where(self.table.state == State.RUNNING, self.computed(), 0)
+
     def known(self, rows: I32, computed: I32) -> I32:
         """Tokens that each of `rows` knows, given what is computed of each row of the table."""
         table, done = self.table, computed[rows]

@@ -117,6 +117,18 @@ class RowContents:
             return False
         return num_blocks >= self._keyed[row] // self._block_size
 
+    def width(self, row: int) -> int:
+        """Words in a key of `row`."""
+        return self._block_size if isinstance(self._sources[row], TokenContent) else 1
+
+    def first_with(self, rows: list[int], block: int, key: Keys) -> int | None:
+        """The first of `rows`, whose keys have the width of `key`, that has it for its block number `block`."""
+        for row in rows:
+            has_key = self.num_keys(row, (block + 1) * self._block_size) > block
+            if has_key and np.array_equal(self.keys(row, block, block + 1)[0], key):
+                return row
+        return None
+
     def keys(self, row: int, first: int, last: int) -> Keys:
         """Keys of blocks [first, last), all inside `num_keys`: valid until the next change."""
         size, source = self._block_size, self._sources[row]

@@ -1,6 +1,8 @@
 """BlockManager: paged KV memory. Tables over a pool of frames, an index of what they hold, a host pool to swap to.
 
-Knows rows, lengths and content; knows no requests, no queues, and not who should give way when frames run out.
+Knows rows, lengths and content; knows no requests, no queues, and not who should give way when frames run out. Blocks can be
+found as soon as `computed` says that they hold their states. Those of prompts enter the index then, generated ones when a
+lookup comes to where they would be, or when their row leaves.
 
 Invariants, beside those of its parts: a frame's references are those of tables, transfers and copies; no frame is in
 two tables unless shared through the index or a fork; a frame that is written is in one table only.
@@ -15,6 +17,7 @@ from engine.core.config import MemoryConfig
 from engine.core.content import Content, RowContents
 from engine.core.errors import InvariantError
 from engine.core.frames import FrameMap, frame_map
+from engine.core.frontier import Frontier, Place
 from engine.core.plan import MemoryReport
 from engine.core.prefix import PrefixIndex
 from engine.core.swap import Layout, SwapSpace
@@ -37,6 +40,11 @@ class BlockManager:
         self.contents = RowContents(config.block_size)
         self._prefix_cache = config.prefix_cache
         self._published: I32 = np.full(16, _SILENT, np.int32)
+        self._computed: I32 = np.zeros(16, np.int32)
+        """Positions whose states may be found."""
+        self._fresh: I32 = np.zeros(16, np.int32)
+        """Of rows that have published nothing of what they knew when they got their frames: how much that is. Others: 0."""
+        self._frontier = Frontier()
         self.evicted: list[I32] = []
         """Frames whose content left the index, until `take_evicted`."""
         self.num_evicted = 0
@@ -88,10 +96,6 @@ class BlockManager:
 
     def open(self, row: int, content: Content | None, salt: str, num_prompt: int) -> None:
         """`row` stands for a sequence that starts with `num_prompt` positions of `content`; it holds nothing yet."""
-        if row >= len(self._published):
-            grown = np.full(max(row + 1, 2 * len(self._published)), _SILENT, np.int32)
-            grown[: len(self._published)] = self._published
-            self._published = grown
         if content is not None and self._prefix_cache:
             self.contents.open(row, content, salt, num_prompt)
 
@@ -111,10 +115,7 @@ class BlockManager:
         first, num_tokens = members[0]
         if any(self.held_by(row) for row, _ in members):
             raise ValueError("a row of the group already holds frames")
-        keys = self.contents.num_keys(first, num_tokens - 1)
-        hits = _NOTHING
-        if keys:
-            hits = self.index.lookup(self.contents.salts[first], self.contents.keys(first, 0, keys))
+        hits = self._find(first, num_tokens - 1)
         shared = num_shared // self.block_size
         needed = [self.blocks_for(num_tokens) - len(hits)]
         needed += [self.blocks_for(tokens) - shared for _, tokens in members[1:]]
@@ -130,16 +131,67 @@ class BlockManager:
         assert fresh is not None
         own = np.concatenate([hits, fresh[: needed[0]]]) if len(hits) else fresh[: needed[0]]
         self._set(first, own)
-        self._published[first] = len(hits) if first in self.contents.salts else _SILENT
+        self._start(first, len(hits), num_tokens)
         at = needed[0]
-        for (row, _), count in zip(members[1:], needed[1:], strict=True):
+        for (row, tokens), count in zip(members[1:], needed[1:], strict=True):
             if shared:
                 self.pool.share(own[:shared])
             self._set(row, np.concatenate([own[:shared], fresh[at : at + count]]))
-            self._published[row] = shared if row in self.contents.salts else _SILENT
+            self._start(row, shared, tokens)
             at += count
         self.last_hits = len(hits)
         return Grant.OK
+
+    def _find(self, row: int, num_tokens: int) -> I32:
+        """Frames that hold the leading full blocks within the first `num_tokens` known positions of `row`."""
+        contents, size = self.contents, self.block_size
+        count = contents.num_keys(row, num_tokens)
+        if not count:
+            return _NOTHING
+        salt, keys = contents.salts[row], contents.keys(row, 0, count)
+        while True:
+            hits = self.index.lookup(salt, keys)
+            at = len(hits)
+            if at == count:
+                return hits
+            place = int(hits[-1]) if at else (salt, keys.shape[1])
+            standing = np.fromiter(self._frontier.rows_at(place), np.int32)
+            rows = standing[self._computed[standing] >= (at + 1) * size]
+            owner = contents.first_with(rows.tolist(), at, keys[at])
+            if owner is None:
+                return hits
+            self.publish(owner, int(self._computed[owner]))
+
+    def _start(self, row: int, published: int, known: int) -> None:
+        """`row`, which knows `known` positions, has its frames: the first `published` blocks are for others to publish."""
+        if row >= len(self._published):
+            more = max(row + 1 - len(self._published), len(self._published))
+            for name, fill in (("_published", _SILENT), ("_computed", 0), ("_fresh", 0)):
+                grown = np.append(getattr(self, name), np.full(more, fill, np.int32))
+                setattr(self, name, grown)
+        self._computed[row] = 0
+        if row in self.contents.salts:
+            self._fresh[row] = known
+            self._stand(row, published)
+
+    def _stand(self, row: int, published: int) -> None:
+        """`row` has published, or shares, `published` blocks."""
+        self._published[row] = published
+        place: Place = (self.contents.salts[row], self.contents.width(row))
+        if published:
+            place = int(self.tables.blocks[row, published - 1])
+        self._frontier.stand(row, place)
+
+    def computed(self, positions: I32) -> None:
+        """The first positions[row] positions of each row are known and computed: their full blocks can be found."""
+        count = min(len(positions), len(self._computed))
+        done, published = positions[:count], self._published[:count]
+        self._computed[:count] = done
+        due = (self._fresh[:count] > 0) & (done // self.block_size > published)
+        for row in due.nonzero()[0].tolist():
+            if done[row] >= self._fresh[row]:
+                self._fresh[row] = 0
+            self.publish(row, int(done[row]))
 
     def _take(self, count: int) -> I32 | None:
         taken = self.pool.take(count)
@@ -166,19 +218,29 @@ class BlockManager:
         self._set(child, blocks)
         if parent in self.contents.salts:
             self.contents.fork(parent, child, num_tokens)
-        self._published[child] = self._published[parent]
+        self._start(child, 0, num_tokens)
+        self._follow(child, int(self._published[parent]))
+
+    def _follow(self, row: int, published: int) -> None:
+        """`row` publishes on from where the row whose frames it shares has come to."""
+        if published == _SILENT:
+            self.silence(row)
+        else:
+            self._stand(row, published)
 
     def move(self, rows: list[int], parents: list[int]) -> None:
         """Each of `rows` gives its frames back and holds those that its parent held, all at once. O(blocks)."""
         held = [self.tables.of(parent).copy() for parent in parents]
-        published = self._published[parents]
+        published = self._published[parents].tolist()
         for blocks in held:
             self.pool.share(blocks)
         for row, blocks in zip(rows, held, strict=True):
             self.pool.give(self.tables.clear(row))
             self._set(row, blocks)
-        self._published[rows] = published
         self.contents.move(rows, parents)
+        for row, count in zip(rows, published, strict=True):
+            self._computed[row] = 0
+            self._follow(row, count)
 
     # -- growth ------------------------------------------------------------------------------------------------
 
@@ -273,7 +335,7 @@ class BlockManager:
         last = self.contents.num_keys(row, num_tokens)
         if last <= done:
             if self.contents.ends(row, done):
-                self._published[row] = _SILENT
+                self.silence(row)
             return
         frames = self.tables.of(row)
         if done and not self.pool.indexed[frames[done - 1]]:
@@ -284,23 +346,22 @@ class BlockManager:
             self.contents.keys(row, done, last),
             frames[done:last],
         )
-        self._published[row] = done + added if added else _SILENT
-
-    def publish_all(self, rows: I32, computed: I32) -> None:
-        """`publish` for each of `rows` that has a full block to publish, in order."""
-        done = self._published[rows]
-        for i in np.flatnonzero((done >= 0) & (computed // self.block_size > done)).tolist():
-            self.publish(int(rows[i]), int(computed[i]))
+        if added:
+            self._stand(row, done + added)
+        else:
+            self.silence(row)
 
     def silence(self, row: int) -> None:
         """`row` publishes nothing from now on: its computed content is not to be trusted."""
         self._published[row] = _SILENT
+        self._computed[row] = self._fresh[row] = 0
+        self._frontier.leave(row)
 
     def release(self, row: int) -> int:
         """Takes all frames from `row`; how many it held."""
         blocks = self.tables.clear(row)
         self.pool.give(blocks)
-        self._published[row] = _SILENT
+        self.silence(row)
         return len(blocks)
 
     # -- swap --------------------------------------------------------------------------------------------------
@@ -330,10 +391,7 @@ class BlockManager:
         """
         layout = self._layouts[group]
         first = members[0][0]
-        keys = self.contents.num_keys(first, valid)
-        hits = _NOTHING
-        if keys:
-            hits = self.index.lookup(self.contents.salts[first], self.contents.keys(first, 0, keys))
+        hits = self._find(first, valid)
         known = dict(zip(layout.columns[0].tolist(), hits.tolist(), strict=False))
         missing = [host for host in layout.blocks.tolist() if host not in known]
         tails = [
@@ -352,7 +410,7 @@ class BlockManager:
         known.update(zip(missing, moved.tolist(), strict=True))
         at = len(missing)
         seen: set[int] = set()
-        for (row, _), column, tail in zip(members, layout.columns, tails, strict=True):
+        for (row, tokens), column, tail in zip(members, layout.columns, tails, strict=True):
             frames = np.array([known[host] for host in column.tolist()], np.int32)
             again = np.array([f for f in frames.tolist() if f in seen], np.int32)
             self.pool.share(again)
@@ -360,8 +418,7 @@ class BlockManager:
             self._set(row, np.concatenate([frames, fresh[at : at + tail]]))
             at += tail
             leading = np.flatnonzero(~self.pool.indexed[frames])
-            if row in self.contents.salts:
-                self._published[row] = leading[0] if len(leading) else len(frames)
+            self._start(row, int(leading[0]) if len(leading) else len(frames), tokens)
         self._hold(moved)
         self.last_hits = len(hits)
         return Move(moved, np.array(missing, np.int32))

@@ -19,6 +19,12 @@ class Row:
         self.content = keys
         self.frames: list[int] = []
         self.published: int | None = None
+        self.computed = 0
+        """Positions that may be found."""
+        self.fresh = 0
+        """What it knew when it got its frames, until that much is published."""
+        self.stood = 0
+        """Since when it is where it is in the index."""
 
 
 class Content:
@@ -53,6 +59,7 @@ class Manager:
         self.host_free = list(range(host_blocks - 1, -1, -1))
         self.layouts: dict[int, list[list[int]]] = {}
         self.last_hits = 0
+        self.serial = 0
         self.evicted: list[int] = []
         """Frames whose content left the index, for whoever wants to know."""
 
@@ -85,14 +92,12 @@ class Manager:
             sequence = self.rows[row]
             if row == first:
                 sequence.frames = hits + own
-                sequence.published = len(hits)
             else:
                 common = self.rows[first].frames[:shared]
                 self.frames.share(common)
                 sequence.frames = common + own
-                sequence.published = shared
-            if sequence.content is None:
-                sequence.published = None
+        for row, tokens in members:
+            self.start(row, len(hits) if row == first else shared, tokens)
         self.last_hits = len(hits)
         return "ok"
 
@@ -102,7 +107,53 @@ class Manager:
             return []
         keys = sequence.content.keys(num_tokens, self.size)
         width = len(keys[0]) if keys else 0
-        return self.prefixes.lookup(width, sequence.salt, keys)
+        while True:
+            hits = self.prefixes.lookup(width, sequence.salt, keys)
+            if len(hits) == len(keys):
+                return hits
+            owners = [r for r in self.rows if self.has_next(r, hits, sequence.salt, keys)]
+            if not owners:
+                return hits
+            owner = min(owners, key=lambda r: self.rows[r].stood)
+            self.publish(owner, self.rows[owner].computed)
+
+    def has_next(self, row: int, hits: list[int], salt: str, keys: list[Key]) -> bool:
+        """Whether `row` computed the block that follows `hits`, and has not made it findable yet."""
+        sequence, at = self.rows[row], len(hits)
+        if sequence.published != at or sequence.salt != salt or sequence.content is None:
+            return False
+        if at and sequence.frames[at - 1] != hits[-1]:
+            return False
+        own = sequence.content.keys(sequence.computed, self.size)
+        return len(own) > at and own[at] == keys[at]
+
+    def start(self, row: int, published: int, known: int) -> None:
+        sequence = self.rows[row]
+        sequence.computed = sequence.fresh = 0
+        sequence.published = None
+        if sequence.content is not None:
+            sequence.fresh = known
+            self.stand(row, published)
+
+    def stand(self, row: int, published: int) -> None:
+        self.rows[row].published = published
+        self.rows[row].stood = self.serial
+        self.serial += 1
+
+    def silence(self, row: int) -> None:
+        sequence = self.rows[row]
+        sequence.published = None
+        sequence.computed = sequence.fresh = 0
+
+    def computed(self, positions: dict[int, int]) -> None:
+        """So many positions of each row may be found; of others none."""
+        for row, sequence in self.rows.items():
+            sequence.computed = positions.get(row, 0)
+        for row, sequence in sorted(self.rows.items()):
+            if sequence.fresh and sequence.computed // self.size > sequence.published:
+                if sequence.computed >= sequence.fresh:
+                    sequence.fresh = 0
+                self.publish(row, sequence.computed)
 
     def take(self, count: int) -> list[int]:
         taken = self.frames.take(count)
@@ -121,7 +172,11 @@ class Manager:
             content.num_prompt = above.content.num_prompt
         self.rows[child] = Row(above.salt, content)
         self.rows[child].frames = list(above.frames)
-        self.rows[child].published = above.published
+        self.start(child, 0, len(above.content.tokens) if content is not None else 0)
+        if above.published is None:
+            self.silence(child)
+        else:
+            self.stand(child, above.published)
         self.frames.share(above.frames)
 
     def accept(self, row: int, token: int) -> None:
@@ -170,12 +225,15 @@ class Manager:
         added = self.prefixes.publish(len(keys[0]), sequence.salt, parent, keys, frames)
         for frame in frames[:added]:
             self.frames.indexed[frame] = True
-        sequence.published = done + added if added else None
+        if added:
+            self.stand(row, done + added)
+        else:
+            self.silence(row)
 
     def release(self, row: int) -> None:
         self.frames.give(self.rows[row].frames)
         self.rows[row].frames = []
-        self.rows[row].published = None
+        self.silence(row)
 
     def swap_out(self, group: int, members: list[Member]) -> tuple[list[int], list[int]] | None:
         columns = [self.rows[row].frames[: self.blocks_for(valid)] for row, valid in members]
@@ -221,9 +279,9 @@ class Manager:
             given -= set(restored)
             sequence = self.rows[row]
             sequence.frames = restored + own
-            if sequence.content is not None:
-                unknown = [i for i, f in enumerate(restored) if not self.frames.indexed[f]]
-                sequence.published = unknown[0] if unknown else len(restored)
+            unknown = [i for i, f in enumerate(restored) if not self.frames.indexed[f]]
+            known = next(tokens for member, tokens in members if member == row)
+            self.start(row, unknown[0] if unknown else len(restored), known)
         self.hold(moved)
         self.last_hits = len(hits)
         return moved, missing

@@ -155,8 +155,7 @@ class ReferenceScheduler:
             refused, had, kept = self.refused
             if refused == s.number and free <= had and reserve >= kept:
                 return None
-        for other in self.those("running"):
-            self.memory.publish(other.row, self.computed(other))
+        self.memory.computed({r.row: self.computed(r) for r in self.those("running")})
         if s.state == "waiting":
             s.row = self.rows.pop()
             self.memory.open(s.row, Content(list(s.tokens), None, 0), "")

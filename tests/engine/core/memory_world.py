@@ -118,10 +118,15 @@ class MemoryWorld(World):
         sequence.computed = end
 
     def refused(self, before: bytes) -> None:
-        assert pickle.dumps(self.memory) == before, "a refused call left a trace"
+        assert self.state() == before, "a refused call left a trace"
 
     def state(self) -> bytes:
         return pickle.dumps(self.memory)
+
+    def look_up(self, group_row: int, num_tokens: int) -> None:
+        """So that blocks which a lookup brings into the index are there before a call that may be refused."""
+        self.memory._find(group_row, num_tokens)
+        self.model.hits_of(group_row, num_tokens)
 
     # -- arriving and computing --------------------------------------------------------------------------------
 
@@ -135,6 +140,7 @@ class MemoryWorld(World):
         self.memory.open(row, real, salt, len(tokens))
         self.model.open(row, plain, salt)
         reserve = choose.one_of([0, 0, 1])
+        self.look_up(row, len(tokens) - 1)
         before = self.state()
         grant = self.memory.admit_group([(row, len(tokens))], 0, reserve)
         assert grant.value == self.model.admit_group([(row, len(tokens))], 0, reserve)
@@ -229,6 +235,15 @@ class MemoryWorld(World):
         for source in gone:
             self.model.end_move([source])
 
+    def end_copies(self, group: Group) -> None:
+        """A step's copies are over before a row that it computed for gives back what they read."""
+        frames = {f for s in group.members for f in self.model.rows[s.row].frames}
+        over = [source for source in self.sources if source in frames]
+        self.sources = [source for source in self.sources if source not in frames]
+        self.memory.copied(over)
+        for source in over:
+            self.model.end_move([source])
+
     def grow(self, sequences: list[Sequence]) -> bool:
         rows = np.array([s.row for s in sequences], np.int32)
         lengths = np.array([s.computed + 1 for s in sequences], np.int32)
@@ -279,13 +294,16 @@ class MemoryWorld(World):
         ]
 
     @rule(weight=4, when=lambda self: self.in_state("run"))
-    def publish(self, choose: Choose) -> None:
-        group = choose.one_of(self.in_state("run"))
-        members = [s for s in group.members if choose.between(0, 2)]
-        rows = np.array([s.row for s in members], np.int32)
-        self.memory.publish_all(rows, np.array([s.computed for s in members], np.int32))
-        for sequence in members:
-            self.model.publish(sequence.row, sequence.computed)
+    def computed(self, choose: Choose) -> None:
+        """What has committed of each may be found: all that is computed, or less."""
+        running = [s for group in self.in_state("run") for s in group.members]
+        found = {s.row: choose.one_of([s.computed, s.computed, s.computed // 2]) for s in running}
+        positions = np.zeros(choose.one_of([16, 18, 40]), np.int32)
+        for row, count in found.items():
+            if row < len(positions):
+                positions[row] = count
+        self.memory.computed(positions)
+        self.model.computed({row: int(positions[row]) for row in found if row < len(positions)})
 
     # -- leaving -----------------------------------------------------------------------------------------------
 
@@ -300,6 +318,7 @@ class MemoryWorld(World):
 
     def give_back(self, group: Group, sequence: Sequence, *, publish: bool) -> None:
         self.verify(group, sequence)
+        self.end_copies(group)
         if publish:
             self.memory.publish(sequence.row, sequence.computed)
             self.model.publish(sequence.row, sequence.computed)
@@ -338,6 +357,7 @@ class MemoryWorld(World):
         if len(known) == 1:
             common = 0
         reserve = choose.one_of([0, 1])
+        self.look_up(known[0][0], known[0][1] - 1)
         before = self.state()
         grant = self.memory.admit_group(known, common, reserve)
         assert grant.value == self.model.admit_group(known, common, reserve)
@@ -356,6 +376,7 @@ class MemoryWorld(World):
             self.verify(group, sequence)
             self.memory.publish(row, valid)
             self.model.publish(row, valid)
+        self.end_copies(group)
         before = self.state()
         move = self.memory.swap_out(group.number, members)
         expected = self.model.swap_out(group.number, members)
@@ -383,7 +404,7 @@ class MemoryWorld(World):
         if not out and not ok:
             for sequence in group.members:
                 self.memory.silence(sequence.row)
-                self.model.rows[sequence.row].published = None
+                self.model.silence(sequence.row)
         self.memory.moved(move.frames)
         self.model.end_move(move.frames.tolist())
         if out and ok and not group.over:
@@ -410,6 +431,7 @@ class MemoryWorld(World):
         group = choose.one_of(self.in_state("host"))
         members = [(s.row, len(s.tokens)) for s in group.members]
         valid, reserve = group.members[0].computed, choose.one_of([0, 1])
+        self.look_up(members[0][0], valid)
         before = self.state()
         move = self.memory.swap_in(group.number, members, valid, reserve)
         expected = self.model.swap_in(group.number, members, valid, reserve)
