@@ -259,8 +259,9 @@ def test_rows_and_sequences_grow_past_the_first_arrays(
     assert outputs[40] == greedy(model, prompts[40], 56)
 
 
+@pytest.mark.parametrize("backend", ["default", "gathering"])
 def test_row_that_is_not_finite_fails_alone(
-    tmp_path: Path, make_runner: Callable[..., TorchRunner]
+    backend: str, tmp_path: Path, make_runner: Callable[..., TorchRunner]
 ) -> None:
     """Token 5's embedding is damaged: whoever says it fails, its blocks are reused, and nobody else notices."""
     tiny = Tiny(scale=0.15, tied=False)
@@ -268,7 +269,11 @@ def test_row_that_is_not_finite_fails_alone(
     broken = load_model(write_tiny(tmp_path / "t.gguf", tiny), "float32")
     broken.tensors["embed"] = broken.tensors["embed"].clone()
     broken.tensors["embed"][5] = torch.nan
-    runner = make_runner(broken, num_blocks=16, block_size=8)
+    runner = (
+        make_runner(broken, num_blocks=16, block_size=8)
+        if backend == "default"
+        else gathering_runner(broken, 16, 8)
+    )
     good = [p[p != 5] for p in random_prompts(20, 11)]
     bad = np.full(14, 5, np.int32)
     table = [(0, 0, 0), (0, 1, 1), (0, 2, 2), (1, 0, 3), (1, 1, 4), (2, 0, 5), (2, 1, 6)]
