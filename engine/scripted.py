@@ -17,7 +17,7 @@ from engine.core.arrays import I32
 from engine.core.errors import ExecutorError, InvariantError
 from engine.core.ids import NO_BLOCK
 from engine.core.plan import Plan
-from engine.executor import NewSequence, Sampled
+from engine.executor import NewSequence, Sampled, TokenLogprobs
 
 Answer = Callable[[NDArray[np.int32]], Sequence[int]]
 """Prompt to the tokens that continue it; after their end `end_token` follows for ever."""
@@ -84,6 +84,7 @@ class ScriptedExecutor:
         self._next: I32 = np.zeros(0, np.int32)
         """By row: the position that comes next, or -1 where it may go back, its table being new."""
         self._seed = np.zeros(0, np.uint64)
+        self._logprobs: dict[int, int] = {}
         self._broken = np.zeros(0, np.bool_)
         self._answers: dict[int, NDArray[np.int32]] = {}
         self._stamps: NDArray[np.uint64] = np.zeros((0, max_context), np.uint64)
@@ -160,6 +161,9 @@ class ScriptedExecutor:
         self._prompt[row] = self._known[row] = len(prompt)
         self._next[row] = -1
         self._broken[row] = False
+        self._logprobs.pop(row, None)
+        if sequence.sampling.logprobs is not None:
+            self._logprobs[row] = sequence.sampling.logprobs
         self._seed[row] = _seed(prompt, sequence.index)
         if self._verify:
             root = np.uint64(zlib.crc32(sequence.salt.encode()) + 1)
@@ -289,6 +293,7 @@ class ScriptedExecutor:
                 if message is not None:
                     tokens[index] = 0
                     failures.append((index, message))
+        logprobs = self._report(rows, tokens) if self._logprobs else ()
         self._known[rows] = positions + 1
         self._next[plan.rows] = plan.starts + plan.counts
         self._next[plan.fork_rows] = positions[len(positions) - len(plan.fork_rows) :]
@@ -298,7 +303,17 @@ class ScriptedExecutor:
             marks = _mix(tokens[known].astype(np.uint64), at.astype(np.uint64))
             self._stamps[rows, at] = self._stamps[rows, at - 1] + marks
         tokens.flags.writeable = False
-        return Sampled(tokens, tuple(failures))
+        return Sampled(tokens, tuple(failures), logprobs)
+
+    def _report(self, rows: I32, tokens: I32) -> tuple[tuple[int, TokenLogprobs], ...]:
+        """Log-probabilities where they are asked for. In a script, token t has that of -t / vocab_size."""
+        reports = []
+        for index, (row, token) in enumerate(zip(rows.tolist(), tokens.tolist(), strict=True)):
+            if row in self._logprobs:
+                top = tuple(range(self._logprobs[row]))
+                values = tuple(-i / self.vocab_size for i in top)
+                reports.append((index, TokenLogprobs(-token / self.vocab_size, top, values)))
+        return tuple(reports)
 
     def _check_forks(self, plan: Plan) -> None:
         parents, children = plan.rows[plan.fork_from], plan.fork_rows

@@ -5,7 +5,7 @@ an event, and then no `[DONE]`. A failure of one choice is a failure of the answ
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import AsyncExitStack, aclosing
+from contextlib import AsyncExitStack, aclosing, suppress
 from typing import Final
 
 import anyio
@@ -76,12 +76,13 @@ class Delivery:
         try:
             async with AsyncExitStack() as stack:
                 heard = await self._listen(stack)
-                if self._form.streamed:
-                    await self._send_stream(heard, scope, receive, send)
-                else:
-                    await self._send_whole(heard, scope, receive, send)
-        except ServeError as error:
-            await error_response(error)(scope, receive, send)
+                try:
+                    if self._form.streamed:
+                        await self._send_stream(heard, scope, receive, send)
+                    else:
+                        await self._send_whole(heard, scope, receive, send)
+                except ServeError as error:  # in here, because a task group would wrap it
+                    await error_response(error)(scope, receive, send)
         finally:
             self._release()
 
@@ -288,9 +289,10 @@ class _Alone:
 
 async def _pass_on(place: int, exchange: Exchange, sender: MemoryObjectSendStream[Heard]) -> None:
     """One exchange's way into the common stream, which has no buffer: what is not taken merges where it was made."""
-    async with sender:
-        async for delta in exchange.stream:
-            await sender.send((place, delta))
+    with suppress(anyio.BrokenResourceError):  # nobody listens any more
+        async with sender:
+            async for delta in exchange.stream:
+                await sender.send((place, delta))
 
 
 async def _gone(receive: Receive) -> None:

@@ -69,9 +69,10 @@ async def completion_ask(body: CompletionRequest, served: Served, config: Gatewa
     _check_best_of(body, num_choices, best_of)
     prompts = _prompts(body.prompt)
     if len(prompts) * best_of > config.max_choices:
+        param = "prompt" if best_of == 1 else "n" if best_of == num_choices else "best_of"
         raise RequestError(
-            f"the body asks for {len(prompts) * best_of} choices; at most {config.max_choices} are allowed",
-            param="prompt" if best_of == 1 else "n",
+            f"`{param}` asks for {len(prompts) * best_of} choices in all; at most {config.max_choices} are allowed",
+            param=param,
         )
     generations, names, echoes = [], [], []
     for prompt, path in prompts:

@@ -73,7 +73,7 @@ def test_preempted_request_ends_with_its_client() -> None:
     with live(scripted(pace=gate, num_blocks=20)) as client:
         with raw_post(client, "/v1/completions", body):
             wait_until(client, running=1)
-            with raw_post(client, "/v1/completions", body):
+            with raw_post(client, "/v1/completions", body | {"prompt": "y" * 16}):
                 wait_until(client, running=1, waiting=1)
                 gate.let_go(1)
                 wait_until(client, running=2)

@@ -24,6 +24,11 @@ def whole_text(path: str, answer: dict[str, Any]) -> str:
     return text
 
 
+def counts(usage: dict[str, Any]) -> dict[str, Any]:
+    """Token counts without those of the cache, which the first of two requests fills for the second."""
+    return {name: count for name, count in usage.items() if name != "prompt_tokens_details"}
+
+
 def ask_both_ways(client: Any, path: str, **fields: Any) -> tuple[list[Any], dict[str, Any]]:
     """The events of a streamed request and the answer of the same one at once."""
     body = ENDPOINTS[path] | fields
@@ -51,7 +56,7 @@ def test_stop_string_never_leaks_and_nothing_else_is_lost(
     assert text_of(events) == whole_text(path, answer) == text
     assert finishes(events) == [answer["choices"][0]["finish_reason"]] == ["stop"]
     assert answer["usage"]["completion_tokens"] == num_tokens
-    assert events[-2]["usage"] == answer["usage"]
+    assert counts(events[-2]["usage"]) == counts(answer["usage"])
 
 
 @both
@@ -78,7 +83,7 @@ def test_random_bytes_stream_as_they_read_at_once(path: str) -> None:
         events, answer = ask_both_ways(client, path, max_tokens=200, stop=["\x10", "zz"])
         wait_until_free(client)
     assert text_of(events) == whole_text(path, answer)
-    assert events[-2]["usage"] == answer["usage"]
+    assert counts(events[-2]["usage"]) == counts(answer["usage"])
 
 
 @both
@@ -88,7 +93,7 @@ def test_usage_comes_in_one_chunk_of_its_own_just_before_the_end(path: str) -> N
     *chunks, usage, done = events
     assert done == DONE
     assert usage["choices"] == []
-    assert usage["usage"] == answer["usage"]
+    assert counts(usage["usage"]) == counts(answer["usage"])
     assert usage["usage"]["total_tokens"] == usage["usage"]["prompt_tokens"] + 3
     assert all(len(chunk["choices"]) == 1 and chunk["usage"] is None for chunk in chunks)
     assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
