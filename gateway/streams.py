@@ -147,7 +147,8 @@ class OpenStreams:
 
     def cancel(self, label: str) -> int:
         """Aborts the open exchanges of the answer `label`; how many these were. Their readers learn why."""
-        found = [exchange for exchange in self._exchanges.values() if exchange.label == label]
+        named = [exchange for exchange in self._exchanges.values() if exchange.label == label]
+        found = [exchange for exchange in named if not exchange.cancelled]
         for exchange in found:
             exchange.cancelled = True
             exchange.stream.abort()

@@ -63,7 +63,7 @@ async def answers(engine, generations):
     return texts, finishes
 
 
-@pytest.mark.parametrize("num_blocks", [200, 14])
+@pytest.mark.parametrize("num_blocks", [200, 10])
 async def test_beam_search_finds_what_a_plain_one_finds(model, expected, num_blocks, tmp_path):
     """Also where the pool is so tight that beams are preempted and computed again; and it can be replayed."""
     codec = Codec(model.tokenizer)

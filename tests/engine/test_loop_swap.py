@@ -88,10 +88,10 @@ async def test_recorded_transfers_overlap_steps(tmp_path):
     prompts = [[1] * 4, [2] * 6, [3] * 7]
     streams = [engine.open(generation(prompt, 20)) for prompt in prompts]
     async with running(engine):
-        while not held.entered.is_set():
+        while not engine.memory().num_swapped:
             gate.let_go()
-            await until(lambda: gate.waiting or held.entered.is_set())
-        await until(lambda: gate.waiting)
+            await until(lambda: gate.waiting or engine.memory().num_swapped)
+        await until(lambda: gate.waiting and held.entered.is_set())
         held.open()
         await until(lambda: engine.memory().moving_blocks == 0)
         assert gate.waiting
