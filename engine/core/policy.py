@@ -28,8 +28,8 @@ def youngest_victim(table: RowTable, running: I32, known: I32, asking: int) -> i
 
 def insert_by_rank(table: RowTable, rows: I32, row: int) -> I32:
     """`rows`, sorted by rank, with `row` after those of equal rank."""
-    at = int(np.searchsorted(table.rank[rows], table.rank[row], side="right"))
-    return np.insert(rows, at, np.int32(row))
+    at = int(table.rank[rows].searchsorted(table.rank[row], side="right"))
+    return np.concatenate([rows[:at], np.array([row], np.int32), rows[at:]])
 
 
 class Shares:
