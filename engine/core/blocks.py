@@ -65,7 +65,7 @@ class BlockPool:
         if count > self.available:
             return None
         evicted = self._evict(count - top)
-        blocks = np.concatenate([self._free[:top][::-1], evicted])
+        blocks = np.concatenate([self._free[:top][::-1], evicted]) if top else evicted.copy()
         self._top = 0
         self.refs[blocks] = 1
         return blocks, evicted
@@ -76,7 +76,9 @@ class BlockPool:
         while count:
             serial, frames = self._queue.popleft()
             window = frames[:count]
-            live = window[(self._stamp[window] == serial) & (self.refs[window] == 0)]
+            idle = self._stamp.take(window) == serial
+            idle &= self.refs.take(window) == 0
+            live = window if np.count_nonzero(idle) == len(window) else window[idle]
             if len(window) < len(frames):
                 self._queue.appendleft((serial, frames[count:]))
             self._queued -= len(window)
@@ -86,23 +88,23 @@ class BlockPool:
 
     def share(self, blocks: I32) -> None:
         """Adds a reference to each of `blocks`, distinct frames that are held or cached."""
-        refs = self.refs[blocks]
+        refs = self.refs.take(blocks)
         self.cached -= len(refs) - int(np.count_nonzero(refs))
         self.refs[blocks] = refs + 1
 
     def num_cached_of(self, blocks: I32) -> int:
         """How many of `blocks` are cached, and so would be pinned by sharing them."""
-        return len(blocks) - int(np.count_nonzero(self.refs[blocks]))
+        return len(blocks) - int(np.count_nonzero(self.refs.take(blocks)))
 
     def give(self, blocks: I32) -> None:
         """Drops a reference from each of `blocks`, distinct frames in logical order; the last reference caches or frees."""
-        refs = self.refs[blocks]
+        refs = self.refs.take(blocks)
         refs -= 1
         self.refs[blocks] = refs
-        gone = blocks[::-1][refs[::-1] == 0] if refs.any() else blocks[::-1]
+        gone = blocks[::-1] if not np.count_nonzero(refs) else blocks[refs == 0][::-1]
         if not len(gone):
             return
-        keep = self.indexed[gone]
+        keep = self.indexed.take(gone)
         kept = int(np.count_nonzero(keep))
         if kept < len(gone):
             freed = gone[~keep] if kept else gone

@@ -146,7 +146,9 @@ class Book:
 
     def findable(self) -> I32:
         """Positions of each row whose states others may find: what is computed, of rows that run."""
-        return np.where(self.table.state == State.RUNNING, self.computed(), 0)
+        computed = self.computed()
+        computed[self.table.state != State.RUNNING] = 0
+        return computed
 
     def known(self, rows: I32, computed: I32) -> I32:
         """Tokens that each of `rows` knows, given what is computed of each row of the table."""
@@ -236,6 +238,8 @@ class Book:
         """The other sequences of the request of `row`, whose prompt is planned, come into being; their rows."""
         table = self.table
         group = self.groups[RequestId(int(table.request[row]))]
+        if len(group.rows) == 1:
+            return []
         children = [other for other in group.rows if table.state[other] == State.FORMING]
         known = int(table.known[row])
         for child in children:
@@ -301,12 +305,13 @@ class Book:
 
     def retire(self, step: int, row: int) -> None:
         """The sequence of running `row` is over: frames come back now, or with the last open plan that names it."""
-        done = self.computed_of(row)
-        if done >= self.table.known[row]:
-            self.table.known[row] = done + 1
+        table, named = self.table, self.named(row)
+        done = self.computed_of(row) if named else table.scheduled[row]
+        if done >= table.known[row]:
+            table.known[row] = done + 1
         self.stop_running(row)
-        self.table.state[row] = State.ENDED
-        if not self.named(row):
+        table.state[row] = State.ENDED
+        if not named:
             self.give_back(step, row)
 
     def give_back(self, step: int, row: int) -> None:

@@ -157,37 +157,39 @@ class Planner:
     ) -> Plan:
         """A plan of decodes and prompt chunks."""
         book, table = self._book, self._book.table
-        chunk_rows, chunk_counts = np.array(chunks, np.int32).reshape(-1, 2).T
-        rows = np.concatenate([decodes, chunk_rows])
-        counts = np.concatenate([np.ones(len(decodes), np.int32), chunk_counts])
+        num_decodes = len(decodes)
+        rows = np.array([row for row, _ in chunks], np.int32)
+        counts = np.array([count for _, count in chunks], np.int32)
+        if num_decodes:
+            rows = np.concatenate([decodes, rows])
+            counts = np.concatenate([np.ones(num_decodes, np.int32), counts])
         starts = table.scheduled[rows]
         ends = starts + counts
         samples = ends >= table.known[rows]
         table.scheduled[rows] = ends
-        finishing = [self._take_finishing(decodes, starts[: len(decodes)])] if len(decodes) else []
+        finishing: list[int] = []
+        if num_decodes:
+            finishing = self._take_finishing(decodes, starts[:num_decodes]).tolist()
         self._decodes.membership = -1  # Its count of quiet steps is of decode steps only.
         fork_from: list[int] = []
         fork_rows: list[int] = []
-        for at in range(len(decodes), len(rows)):
-            row = int(rows[at])
+        for at, (row, _) in enumerate(chunks, num_decodes):
             if ends[at] == table.target[row]:
                 children = book.form_siblings(row) if samples[at] else []
                 fork_from.extend([at] * len(children))
                 fork_rows.extend(children)
                 book.prefilling.remove(row)
-                done = [r for r in (row, *children) if not book.start_decoding(r)]
-                if done:
-                    finishing.append(np.array(done, np.int32))
+                finishing.extend(r for r in (row, *children) if not book.start_decoding(r))
         if self._shares is not None:
             self._charge(self._shares, rows, starts, ends, samples, fork_rows)
         return self._open(
-            np.concatenate(finishing) if finishing else NO_ROWS,
+            np.array(finishing, np.int32),
             rows=rows,
             requests=table.request[rows],
             starts=starts,
             counts=counts,
             samples=samples,
-            num_decodes=len(decodes),
+            num_decodes=num_decodes,
             admitted=admitted,
             fork_from=np.array(fork_from, np.int32) if fork_from else NO_ENTRIES,
             fork_rows=np.array(fork_rows, np.int32) if fork_rows else NO_ENTRIES,

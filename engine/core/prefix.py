@@ -44,6 +44,7 @@ class PrefixIndex:
     def __init__(self, total: int, indexed: Bools) -> None:
         self._indexed = indexed
         self._owner: I64 = np.full(total, -1, np.int64)
+        """Name of the node of each frame that is indexed."""
         self._place: I32 = np.zeros(total, np.int32)
         self._nodes: dict[int, _Node] = {}
         self._next_name = 0
@@ -135,8 +136,11 @@ class PrefixIndex:
         Raises:
             InvariantError: an entry has others below it.
         """
-        owners = self._owner[frames]
-        bounds = [0, *(np.flatnonzero(owners[1:] != owners[:-1]) + 1).tolist(), len(frames)]
+        owners = self._owner.take(frames)
+        changes = owners[1:] != owners[:-1]
+        bounds = [0, len(frames)]
+        if np.count_nonzero(changes):
+            bounds[1:1] = (changes.nonzero()[0] + 1).tolist()
         for first, last in pairwise(bounds):
             node = self._nodes[int(owners[first])]
             node.size -= last - first
@@ -144,7 +148,6 @@ class PrefixIndex:
                 raise InvariantError("a block was evicted before a block that follows it")
             if node.size == 0:
                 self._remove(node)
-        self._owner[frames] = -1
         self._indexed[frames] = False
 
     def _remove(self, node: _Node) -> None:
@@ -186,7 +189,7 @@ def _root_label(salt: str, keys: Keys) -> str:
 def _common(one: Keys, other: Keys) -> int:
     """How many leading rows are equal."""
     different = one != other
-    if not different.any():
+    if not np.count_nonzero(different):
         return len(one)
     return int(different.argmax()) // int(one.shape[1])
 

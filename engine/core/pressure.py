@@ -80,6 +80,8 @@ class Pressure:
     def _serve(self, row: int) -> bool:
         """Gives `row` a block for its next position, or a copy of its own of the block that it shares."""
         book, memory = self._book, self._book.memory
+        if not memory.free_blocks and row not in book.shared_tails:
+            return False
         position = int(book.table.scheduled[row])
         if row in book.shared_tails and memory.shares_tail(row, position):
             copy = memory.make_writable(row, position)

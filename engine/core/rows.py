@@ -5,23 +5,23 @@ each step computes one more position. What can be derived is not stored: positio
 `scheduled` less what open plans still compute, and a decoding row knows one token more than it has computed.
 """
 
-from enum import IntEnum
+from typing import Final
 
 import numpy as np
 
 from engine.core.arrays import I32, I64
 
 
-class State(IntEnum):
-    """Where a row stands."""
+class State:
+    """Where a row stands. Plain integers: NumPy takes 3 µs more to compare with a member of an enumeration."""
 
-    FREE = 0
-    RUNNING = 1
-    FORMING = 2
+    FREE: Final = 0
+    RUNNING: Final = 1
+    FORMING: Final = 2
     """Reserved for a sequence that comes into being when its prompt's last chunk is planned."""
-    OFF = 3
+    OFF: Final = 3
     """Preempted or swapped out."""
-    ENDED = 4
+    ENDED: Final = 4
     """Over, but an open plan still names it: its frames stay until that plan commits."""
 
 

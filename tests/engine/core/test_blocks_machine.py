@@ -99,6 +99,12 @@ def test_pool_equals_its_model_on_a_long_walk(seed):
     walk(PoolWorld, seed, 15_000, a_world=500)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 110))
+def test_pool_equals_its_model_on_a_very_long_walk(seed):
+    walk(PoolWorld, seed, 100_000)
+
+
 def test_stale_queue_entries_are_swept_so_that_the_queue_stays_small():
     pool = BlockPool(4)
     frames, _ = pool.take(4)

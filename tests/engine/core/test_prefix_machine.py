@@ -111,6 +111,12 @@ def test_index_equals_its_model_on_a_long_walk(seed):
     walk(IndexWorld, seed, 7_500)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 110))
+def test_index_equals_its_model_on_a_very_long_walk(seed):
+    walk(IndexWorld, seed, 50_000)
+
+
 def test_dropping_a_block_that_others_follow_is_an_invariant_error():
     index = PrefixIndex(4, np.zeros(4, np.bool_))
     index.publish("", -1, np.array([[1], [2]]), np.array([0, 1], np.int32))
