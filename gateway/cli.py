@@ -124,6 +124,14 @@ def serve(
     token_budget: Annotated[
         int, typer.Option(help="Most positions computed in a step.", rich_help_panel=SCHEDULER)
     ] = 256,
+    max_queue: Annotated[
+        int,
+        typer.Option(help="Most requests that wait; more get 429.", rich_help_panel=SCHEDULER),
+    ] = 1024,
+    max_queue_tokens: Annotated[
+        int,
+        typer.Option(help="Most prompt tokens that wait; more get 429.", rich_help_panel=SCHEDULER),
+    ] = 1 << 20,
     host: Annotated[str, typer.Option(rich_help_panel=SERVER)] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 takes a free one.", rich_help_panel=SERVER)] = 8000,
     drain_s: Annotated[
@@ -176,6 +184,8 @@ def serve(
                 max_context=max_context,
                 max_batch=max_batch,
                 token_budget=token_budget,
+                max_queue=max_queue,
+                max_queue_tokens=max_queue_tokens,
                 host=host,
                 port=port,
                 drain_s=drain_s,

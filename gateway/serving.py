@@ -54,6 +54,8 @@ class ServeOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_context: Positive | None = None
     max_batch: Positive = 64
     token_budget: Positive = 256
+    max_queue: Positive = 1024
+    max_queue_tokens: Positive = 1 << 20
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000
     drain_s: Annotated[float, Meta(ge=0, le=3600)] = 30.0
@@ -122,6 +124,8 @@ def serve_model(options: ServeOptions) -> None:
         model_name=model.name,
         recorder=recorder,
         check_every_step=options.check_every_step,
+        max_queue_requests=options.max_queue,
+        max_queue_tokens=options.max_queue_tokens,
     )
     served = Served(engine, codec, ChatTemplate(codec, model.tokenizer.chat_template))
     try:

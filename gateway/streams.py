@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
-from engine.core.errors import ExecutorError, ServeError
+from engine.core.errors import CapacityError, ExecutorError, ServeError
 from engine.core.ids import RequestId
 from engine.requests import Delta, FinishReason, Generation
 from gateway.engine import Engine, Stream
@@ -18,6 +18,11 @@ from gateway.errors import CancelledError, ShuttingDownError
 Clock = Callable[[], float]
 """Seconds that never go back."""
 
+NUM_ADMISSIONS: Final = 64
+"""Latest admissions by which the rate of admission is measured."""
+SHORTEST_WAIT_MS: Final = 1_000
+LONGEST_WAIT_MS: Final = 60_000
+"""What a client that is turned away is told to wait lies between these."""
 NUM_RECENT: Final = 256
 """How many times to first token are remembered for the page."""
 
@@ -87,6 +92,7 @@ class OpenStreams:
         self.recent_ttft_s: deque[tuple[int, float]] = deque(maxlen=NUM_RECENT)
         """(number, seconds) of the latest first tokens, numbered from 1."""
         self._num_first = 0
+        self._admissions: deque[float] = deque(maxlen=NUM_ADMISSIONS)
 
     def __len__(self) -> int:
         return len(self._exchanges)
@@ -110,7 +116,11 @@ class OpenStreams:
         if self._draining:
             raise ShuttingDownError("the server is shutting down and takes no new requests")
         now = self._clock()
-        exchange = Exchange(label, endpoint, generation, self._engine.open(generation), now)
+        try:
+            stream = self._engine.open(generation)
+        except CapacityError as error:
+            raise CapacityError(error.message, retry_after_ms=self._wait_ms(now)) from None
+        exchange = Exchange(label, endpoint, generation, stream, now)
         self._exchanges[exchange.stream.request_id] = exchange
         for ledger in self.ledgers:
             ledger.opened(exchange)
@@ -118,9 +128,11 @@ class OpenStreams:
 
     def admitted(self, request: RequestId) -> None:
         """The engine runs `request` from now on."""
+        now = self._clock()
+        self._admissions.append(now)
         exchange = self._exchanges.get(request)
         if exchange is not None:
-            exchange.admitted = self._clock()
+            exchange.admitted = now
 
     def heard(self, exchange: Exchange, delta: Delta) -> None:
         """Takes note of what was read of `exchange`."""
@@ -153,6 +165,16 @@ class OpenStreams:
             exchange.cancelled = True
             exchange.stream.abort()
         return len(found)
+
+    def _wait_ms(self, now: float) -> int:
+        """How long half of what waits will take to be admitted, at the rate of the latest admissions."""
+        since = self._admissions[0] if self._admissions else now
+        waiting = self._engine.memory().num_waiting
+        if now - since <= 0:
+            return LONGEST_WAIT_MS if waiting else SHORTEST_WAIT_MS
+        rate = len(self._admissions) / (now - since)
+        wait = round(1000 * waiting / (2 * rate))
+        return min(max(wait, SHORTEST_WAIT_MS), LONGEST_WAIT_MS)
 
     def drain(self) -> None:
         """Takes no new requests from now on."""
