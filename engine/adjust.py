@@ -1,16 +1,19 @@
-"""Changes one row's logits before the draw, and says how probable tokens were. Knows logits, parameters and past tokens.
+"""Changes rows' logits before the draw, and says how probable tokens were. Knows logits, parameters and past tokens.
 
 What the model said comes first: log-probabilities are of the logits as they came, before any of these rules and before the
 temperature. Then, in this order: repetition, presence and frequency penalties, bias, and the ban on stopping too early.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
+import torch
 from msgspec import Struct
 from numpy.typing import NDArray
 
 from engine.executor import SamplingParams, TokenLogprobs
+from engine.sampling import SamplingRows, sample
 
 F32 = NDArray[np.float32]
 I32 = NDArray[np.int32]
@@ -64,3 +67,43 @@ def spoken(logits: F32, num_top: int) -> Spoken:
     shifted = logits - logits.max()
     values: F32 = shifted - np.float32(np.log(np.exp(shifted, dtype=np.float64).sum()))
     return Spoken(values, num_top)
+
+
+class SpecialRow(Struct, frozen=True, eq=False):
+    """A row whose logits are changed or reported."""
+
+    place: int
+    """Which row of the logits."""
+    params: SamplingParams
+    tokens: I32
+    """What is there before the token that is drawn, prompt first."""
+    num_prompt: int
+
+
+class Drawn(Struct, frozen=True, eq=False):
+    """What was drawn for n rows."""
+
+    tokens: I32
+    """[n]."""
+    bad: NDArray[np.int64]
+    """Rows whose logits are not all finite; their token is 0."""
+    logprobs: tuple[tuple[int, TokenLogprobs], ...] = ()
+    """(row, what was asked) for rows that ask for it."""
+
+
+def draw_rows(
+    logits: torch.Tensor,
+    rows: SamplingRows,
+    counters: NDArray[np.int64],
+    special: Sequence[SpecialRow],
+) -> Drawn:
+    """Draws from `logits` [n, vocabulary] float32, which are changed in place for rows that ask for it; see `engine.sampling.sample`."""
+    reported: list[tuple[int, Spoken]] = []
+    for row in special:
+        values = logits[row.place].numpy()
+        if row.params.logprobs is not None:
+            reported.append((row.place, spoken(values, row.params.logprobs)))
+        if row.params.adjusts:
+            adjust(values, row.params, row.tokens, row.num_prompt)
+    tokens, bad = sample(logits, rows, counters)
+    return Drawn(tokens, bad, tuple((i, said.of(int(tokens[i]))) for i, said in reported))

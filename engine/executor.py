@@ -39,15 +39,18 @@ class SamplingParams(Struct, frozen=True, kw_only=True):
     """Report the log-probability of each token, and of so many of the most probable ones."""
 
     @property
-    def adjusts(self) -> bool:
-        """Whether logits must be changed before the draw."""
+    def penalises(self) -> bool:
+        """Whether the draw depends on which tokens are there already."""
         return (
             self.repetition_penalty != 1.0
             or self.presence_penalty != 0.0
             or self.frequency_penalty != 0.0
-            or bool(self.logit_bias)
-            or self.min_tokens > 0
         )
+
+    @property
+    def adjusts(self) -> bool:
+        """Whether logits must be changed before the draw."""
+        return self.penalises or bool(self.logit_bias) or self.min_tokens > 0
 
 
 class TokenLogprobs(Struct, frozen=True):

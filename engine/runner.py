@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from engine.adjust import Spoken, adjust, spoken
+from engine.adjust import Drawn, SpecialRow, draw_rows
 from engine.beam_rows import BeamRows
 from engine.core.errors import ConfigError, ExecutorError
 from engine.core.plan import Plan
@@ -22,14 +22,14 @@ from engine.models.build import build_decoder
 from engine.models.decoder import Decoder
 from engine.models.pool import DEFAULT_SHARE, pool_blocks
 from engine.models.step import Step, slot_mapping
-from engine.sampling import SamplingRows, sample
-from engine.transfers import host_pool
+from engine.sampling import SamplingRows
+from engine.transfers import BlockCopies, HostPool
 from engine.weights.load import LoadedModel
 
 I32 = NDArray[np.int32]
 T = TypeVar("T", bound=np.generic)
-Sample = Callable[[torch.Tensor, SamplingRows, NDArray[np.int64]], tuple[I32, NDArray[np.int64]]]
-"""`engine.sampling.sample`, or the same elsewhere."""
+Sample = Callable[[torch.Tensor, SamplingRows, NDArray[np.int64], Sequence[SpecialRow]], Drawn]
+"""`engine.adjust.draw_rows`, or the same where the logits are."""
 
 
 class RowState:
@@ -104,21 +104,16 @@ class RowState:
             self.min_p[rows],
         )
 
-    def prepare(self, logits: torch.Tensor, rows: I32, positions: I32) -> dict[int, Spoken]:
-        """Changes logits[i] as rows[i] asks for; by i, the log-probabilities that are to be reported."""
-        reported: dict[int, Spoken] = {}
+    def special_rows(self, rows: I32, positions: I32) -> list[SpecialRow]:
+        """Those of `rows` whose logits are changed or reported, with what is known of them below `positions`."""
         if not self.special:
-            return reported
+            return []
+        found = []
         for i, (row, position) in enumerate(zip(rows.tolist(), positions.tolist(), strict=True)):
-            if row not in self.special:
-                continue
-            params, num_prompt = self.special[row]
-            values = logits[i].numpy()
-            if params.logprobs is not None:
-                reported[i] = spoken(values, params.logprobs)
-            if params.adjusts:
-                adjust(values, params, self.tokens[row, :position], num_prompt)
-        return reported
+            if row in self.special:
+                params, num_prompt = self.special[row]
+                found.append(SpecialRow(i, params, self.tokens[row, :position], num_prompt))
+        return found
 
 
 class TorchRunner:
@@ -133,9 +128,12 @@ class TorchRunner:
         max_context: int,
         vocab_size: int,
         host_blocks: int = 0,
-        sample: Sample = sample,
+        sample: Sample = draw_rows,
+        blocks: BlockCopies | None = None,
     ) -> None:
-        """`num_blocks` and `block_size` are those of the pool that the model's attention owns; `sample` draws where the logits are."""
+        """`num_blocks` and `block_size` are those of the pool that the model's attention owns; `sample` draws where the logits
+        are, and `blocks` copies where the pool is, with `host_blocks` beside it.
+        """
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.host_blocks = host_blocks
@@ -144,8 +142,8 @@ class TorchRunner:
         self._model: Decoder | None = model
         self._rows = RowState()
         self._beams = BeamRows()
-        self._blocks = host_pool(model.frames, host_blocks)
         self._sample = sample
+        self._blocks = blocks or HostPool(model.frames, host_blocks)
 
     @torch.inference_mode()
     def execute(self, plan: Plan, new: Sequence[NewSequence]) -> Sampled:
@@ -168,11 +166,16 @@ class TorchRunner:
             rows = plan.sampling
             positions = plan.sampled_positions
             if len(plan.fork_rows):
-                logits = logits[torch.from_numpy(_logits_of(plan))]
+                logits = logits[torch.from_numpy(_logits_of(plan)).to(logits.device)]
             counters = self._rows.counters(rows, positions)
-            reported = self._rows.prepare(logits, rows, positions)
-            tokens, unusable = self._sample(logits, self._rows.sampling(rows), counters)
-            bad = {int(at) for at in unusable}
+            drawn = self._sample(
+                logits,
+                self._rows.sampling(rows),
+                counters,
+                self._rows.special_rows(rows, positions),
+            )
+            tokens = drawn.tokens
+            bad = {int(at) for at in drawn.bad}
             beams, parents = self._beams.choose(rows, positions, logits, tokens, bad)
         except RuntimeError as error:
             raise ExecutorError(f"step {plan.step} failed in the model: {error}") from error
@@ -181,8 +184,7 @@ class TorchRunner:
             self._rows.tokens[rows, positions] = tokens
         tokens.setflags(write=False)
         failures = tuple((at, "the model's output was not finite") for at in sorted(bad))
-        logprobs = tuple((i, said.of(int(tokens[i]))) for i, said in reported.items())
-        return Sampled(tokens, failures, logprobs, beams, parents)
+        return Sampled(tokens, failures, drawn.logprobs, beams, parents)
 
     def copy_out(self, frames: I32, hosts: I32) -> None:
         """Copies frames[i] to host block hosts[i]."""
@@ -337,6 +339,7 @@ def _build_accelerated(
         vocab_size=model.shape.vocab_size,
         host_blocks=host_blocks,
         sample=DeviceSampler(accelerator).sample,
+        blocks=decoder.copies(host_blocks),
     )
 
 

@@ -17,7 +17,7 @@ from engine.core.errors import RequestError, ServeError
 from gateway.answers import Answer, ChatAnswer, CompletionAnswer
 from gateway.config import GatewayConfig
 from gateway.connection import reset
-from gateway.deliver import CLIENT_CLOSED, Delivery
+from gateway.deliver import CLIENT_CLOSED, Delivery, Form
 from gateway.engine import Served
 from gateway.errors import ShuttingDownError, on_bug, on_http_error, on_serve_error
 from gateway.feed import LiveFeed, own_version
@@ -31,16 +31,27 @@ from gateway.schemas import (
     Cancelled,
     ChatRequest,
     CompletionRequest,
-    GenerationFields,
+    Detokenized,
+    DetokenizeRequest,
     Health,
     Model,
     ModelList,
     Ready,
+    Tokenized,
+    TokenizeRequest,
     Version,
 )
 from gateway.sse import own_the_shutdown, send_events
-from gateway.streams import OpenStreams
-from gateway.translate import Ask, chat_ask, check_model, completion_ask
+from gateway.streams import Exchange, OpenStreams
+from gateway.translate import (
+    Ask,
+    chat_ask,
+    chat_ids,
+    check_model,
+    checked_ids,
+    completion_ask,
+    text_ids,
+)
 
 
 def _random_id() -> str:
@@ -87,6 +98,8 @@ def create_app(
         Route("/page.css", page.style, methods=["GET"]),
         Route("/page.js", page.script, methods=["GET"]),
         Route("/live", edge.live, methods=["GET"]),
+        Route("/tokenize", edge.tokenize, methods=["POST"]),
+        Route("/detokenize", edge.detokenize, methods=["POST"]),
         Route("/v1/requests/{label}/cancel", edge.cancel, methods=["POST"]),
         Route("/v1/models", edge.models, methods=["GET"]),
         Route("/v1/models/{model:path}", edge.model, methods=["GET"]),
@@ -166,14 +179,24 @@ class _Edge:
         """Continues a text."""
         body = await self._body(request, CompletionRequest)
         ask = await completion_ask(body, self._served, self._config)
-        answer = CompletionAnswer(self._label("cmpl"), int(self._clock()), self._engine.model_name)
+        answer = CompletionAnswer(
+            self._label("cmpl"),
+            int(self._clock()),
+            self._engine.model_name,
+            self._served.codec.pieces,
+        )
         return self._deliver(body, ask, answer, "completions")
 
     async def chat_completions(self, request: Request) -> ASGIApp:
         """Answers a chat."""
         body = await self._body(request, ChatRequest)
         ask = await chat_ask(body, self._served, self._config)
-        answer = ChatAnswer(self._label("chatcmpl"), int(self._clock()), self._engine.model_name)
+        answer = ChatAnswer(
+            self._label("chatcmpl"),
+            int(self._clock()),
+            self._engine.model_name,
+            self._served.codec.pieces,
+        )
         return self._deliver(body, ask, answer, "chat")
 
     async def cancel(self, request: Request) -> Response:
@@ -195,19 +218,49 @@ class _Edge:
 
         return respond
 
-    def _deliver(self, body: GenerationFields, ask: Ask, answer: Answer, endpoint: str) -> ASGIApp:
-        try:
-            exchange = self._streams.open(ask.generation, answer.id, endpoint)
-        except RequestError as error:
-            raise ask.named(error) from None
-        return Delivery(
-            exchange,
-            answer,
-            self._streams,
-            self._config,
+    def _deliver(
+        self, body: CompletionRequest | ChatRequest, ask: Ask, answer: Answer, endpoint: str
+    ) -> ASGIApp:
+        form = Form(
             streamed=bool(body.stream),
             options=body.stream_options,
+            num_choices=ask.num_choices,
+            logprobs=body.logprobs is not None and body.logprobs is not False,
+            echoes=ask.echoes,
+            pieces=self._served.codec.pieces,
         )
+        exchanges: list[Exchange] = []
+        try:
+            for generation in ask.generations:
+                exchanges.append(self._streams.open(generation, answer.id, endpoint))
+        except ServeError as error:
+            for exchange in exchanges:
+                self._streams.release(exchange)
+            if isinstance(error, RequestError):
+                raise ask.named(error, len(exchanges)) from None
+            raise
+        return Delivery(exchanges, answer, self._streams, self._config, form)
+
+    async def tokenize(self, request: Request) -> Response:
+        """The token ids of a prompt or a chat."""
+        body = await self._body(request, TokenizeRequest)
+        check_model(body.model, self._engine)
+        if (body.prompt is None) == (body.messages is None):
+            raise RequestError("send one of `prompt` and `messages`", param="prompt")
+        if body.messages is not None:
+            ids = await chat_ids(body.messages, self._served)
+        else:
+            assert body.prompt is not None
+            ids = await text_ids(body.prompt, self._served)
+        return _json(Tokenized(len(ids), self._engine.max_context, ids.tolist()))
+
+    async def detokenize(self, request: Request) -> Response:
+        """The text of token ids."""
+        body = await self._body(request, DetokenizeRequest)
+        check_model(body.model, self._engine)
+        codec = self._served.codec
+        ids = checked_ids(body.tokens, "tokens", codec.vocab_size) if body.tokens else ()
+        return _json(Detokenized(codec.decode(ids)))
 
     async def _body(self, request: Request, kind: type[Body]) -> Body:
         """The request's body as a `kind`, refused as soon as it is too large."""

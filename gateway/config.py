@@ -29,6 +29,10 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     max_stop_strings: Count = 16
     max_stop_chars: Count = 256
     """Longest stop string, in characters."""
+    max_choices: Count = 128
+    """Most sequences of one body: prompts times `n` or `best_of`."""
+    max_logit_bias: Count = 1024
+    """Most tokens with a bias."""
     view_interval_s: Annotated[float, Meta(gt=0.0)] = 0.1
     """Between two looks at the pool for the live page."""
     max_viewers: Count = 16

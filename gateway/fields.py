@@ -10,7 +10,13 @@ import msgspec
 
 from engine.core.errors import RequestError
 from gateway.errors import validation_error
-from gateway.schemas import ChatRequest, CompletionRequest, GenerationFields
+from gateway.schemas import (
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    GenerationFields,
+    TokenizeRequest,
+)
 
 IGNORED: Final = frozenset(
     {
@@ -21,22 +27,12 @@ IGNORED: Final = frozenset(
 """They say who asks, or how to keep books, and never what to answer."""
 
 OFF: Final[dict[str, tuple[object, ...]]] = {
-    "n": (1,),
-    "best_of": (1,),
-    "echo": (False,),
     "suffix": ("",),
-    "logprobs": (False, 0),
+    "echo": (False,),
+    "best_of": (1,),
     "top_logprobs": (0,),
     "prompt_logprobs": (0,),
-    "logit_bias": ({},),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
     "length_penalty": (1,),
-    "min_p": (0,),
-    "min_tokens": (0,),
-    "stop_token_ids": ([],),
-    "include_stop_str_in_output": (False,),
     "skip_special_tokens": (True,),
     "spaces_between_special_tokens": (True,),
     "use_beam_search": (False,),
@@ -60,10 +56,9 @@ OFF: Final[dict[str, tuple[object, ...]]] = {
 }
 """Fields that are known but not supported, each with the values that ask for nothing. null always does."""
 
-Body = TypeVar("Body", CompletionRequest, ChatRequest)
+Body = TypeVar("Body", CompletionRequest, ChatRequest, TokenizeRequest, DetokenizeRequest)
 
 _TOP_LEVEL: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_DECODERS: Final = {kind: msgspec.json.Decoder(kind) for kind in (CompletionRequest, ChatRequest)}
 
 
 def read_body(body: bytes, kind: type[Body]) -> Body:
@@ -85,7 +80,8 @@ def read_body(body: bytes, kind: type[Body]) -> Body:
         raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
     except RecursionError:
         raise RequestError("the body is nested too deeply", code="invalid_json") from None
-    _check_stream_options(decoded)
+    if isinstance(decoded, GenerationFields):
+        _check_stream_options(decoded)
     return decoded
 
 

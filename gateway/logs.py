@@ -16,7 +16,7 @@ class RequestLog:
     def opened(self, exchange: Exchange) -> None:
         """Says nothing yet."""
 
-    def heard(self, exchange: Exchange, num_tokens: int, now: float) -> None:
+    def heard(self, exchange: Exchange, index: int, num_tokens: int, now: float) -> None:
         """Says nothing yet."""
 
     def closed(self, exchange: Exchange, now: float) -> None:

@@ -95,7 +95,7 @@ class Metrics:
         """A request was taken in."""
         self._prompt.inc(exchange.stream.num_prompt)
 
-    def heard(self, exchange: Exchange, num_tokens: int, now: float) -> None:
+    def heard(self, exchange: Exchange, index: int, num_tokens: int, now: float) -> None:
         """Tokens were read; those that came together share the time since the ones before."""
         self._generated.inc(num_tokens)
         if exchange.last is None:
@@ -103,9 +103,10 @@ class Metrics:
             if exchange.admitted is not None:
                 self._queue.observe(exchange.admitted - exchange.arrived)
                 self._prefill.observe(now - exchange.admitted)
-        else:
+        last = exchange.lasts.get(index)
+        if last is not None:
             for _ in range(num_tokens):
-                self._itl.observe((now - exchange.last) / num_tokens)
+                self._itl.observe((now - last) / num_tokens)
 
     def closed(self, exchange: Exchange, now: float) -> None:
         """A request is over; one whose client left was aborted."""
@@ -116,8 +117,8 @@ class Metrics:
         self._e2e.observe(now - exchange.arrived)
         if exchange.first is not None and exchange.last is not None:
             self._decode.observe(exchange.last - exchange.first)
-            if exchange.num_generated > 1:
-                gaps = exchange.num_generated - 1
+            gaps = exchange.num_generated / exchange.num_choices - 1
+            if gaps > 0:
                 self._tpot.observe((exchange.last - exchange.first) / gaps)
 
     def shed(self, reason: str) -> None:

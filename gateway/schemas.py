@@ -35,6 +35,16 @@ class GenerationFields(Struct, frozen=True, kw_only=True):
     """0 and -1: off."""
     seed: Int64 | None = None
     stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
+    include_stop_str_in_output: bool | None = None
+    n: Annotated[int, Meta(ge=1, le=128)] | None = None
+    min_p: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
+    min_tokens: Annotated[int, Meta(ge=0)] | None = None
+    presence_penalty: Annotated[float, Meta(ge=-2.0, le=2.0)] | None = None
+    frequency_penalty: Annotated[float, Meta(ge=-2.0, le=2.0)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0.0, le=10.0)] | None = None
+    logit_bias: dict[str, Annotated[float, Meta(ge=-100.0, le=100.0)]] | None = None
+    """Token ids, as JSON's object keys, to what is added to their logits."""
     ignore_eos: bool | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -44,7 +54,11 @@ class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
     """Body of `POST /v1/completions`."""
 
     prompt: str | list[int | str | list[int]]
-    """Text, or token ids, or a list with one of these."""
+    """Text, or token ids, or a list of these."""
+    echo: bool | None = None
+    best_of: Annotated[int, Meta(ge=1, le=128)] | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    """How many of the most probable tokens are reported beside each one."""
 
 
 class ContentPart(Struct, frozen=True):
@@ -71,14 +85,56 @@ class ChatRequest(GenerationFields, frozen=True, kw_only=True):
     messages: list[ChatMessage]
     max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
     """The newer name of `max_tokens`."""
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    """With `logprobs`."""
+
+
+class PromptDetails(Struct, frozen=True):
+    """Of the prompt's tokens."""
+
+    cached_tokens: int
+    """How many the prefix cache held when the request was first admitted."""
 
 
 class Usage(Struct, frozen=True):
-    """Token counts of one request."""
+    """Token counts of one request: all its prompts and all its choices."""
 
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
+    prompt_tokens_details: PromptDetails
+
+
+class CompletionLogprobs(Struct, frozen=True):
+    """Of the tokens of a text; lists of one length."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+    """Where each token's text begins, counted in characters of the tokens' own texts."""
+
+
+class TopLogprob(Struct, frozen=True):
+    """A token, and how probable it was. `bytes` are what it stands for, `token` is their text."""
+
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(TopLogprob, frozen=True):
+    """A token of the message, and the most probable ones in its place."""
+
+    top_logprobs: list[TopLogprob]
+
+
+class ChatLogprobs(Struct, frozen=True):
+    """Of the tokens of a message."""
+
+    content: list[TokenLogprob]
+    refusal: None = None
 
 
 FinishText = Literal["stop", "length"]
@@ -89,7 +145,7 @@ class CompletionChoice(Struct, frozen=True):
 
     index: int
     text: str
-    logprobs: None = None
+    logprobs: CompletionLogprobs | None = None
     finish_reason: FinishText | None = None
 
 
@@ -117,7 +173,7 @@ class ChatChoice(Struct, frozen=True):
     index: int
     message: AssistantMessage
     finish_reason: FinishText
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
 
 
 class ChatCompletion(Struct, frozen=True, tag_field="object", tag="chat.completion"):
@@ -142,7 +198,7 @@ class ChatChunkChoice(Struct, frozen=True):
 
     index: int
     delta: MessageDelta
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
     finish_reason: FinishText | None = None
 
 
@@ -154,6 +210,35 @@ class ChatChunk(Struct, frozen=True, tag_field="object", tag="chat.completion.ch
     model: str
     choices: tuple[ChatChunkChoice, ...]
     usage: Usage | UnsetType | None = UNSET
+
+
+class TokenizeRequest(Struct, frozen=True, kw_only=True):
+    """Body of `POST /tokenize`: one of `prompt` and `messages`."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[ChatMessage] | None = None
+
+
+class Tokenized(Struct, frozen=True):
+    """Answer of `/tokenize`."""
+
+    count: int
+    max_model_len: int
+    tokens: list[int]
+
+
+class DetokenizeRequest(Struct, frozen=True, kw_only=True):
+    """Body of `POST /detokenize`."""
+
+    tokens: list[int]
+    model: str | None = None
+
+
+class Detokenized(Struct, frozen=True):
+    """Answer of `/detokenize`; control tokens have no text."""
+
+    prompt: str
 
 
 class Model(Struct, frozen=True, tag_field="object", tag="model"):

@@ -26,20 +26,26 @@ class Exchange:
     """One generation on its way to a client. Times are seconds of the owner's clock, taken where the edge reads a delta."""
 
     __slots__ = (
-        "admitted", "arrived", "cancelled", "endpoint", "finish", "first", "label", "last", "num_generated", "stream",
+        "admitted", "arrived", "cancelled", "endpoint", "finish", "first", "label", "last", "lasts", "num_choices", "num_generated", "stream",
     )  # fmt: skip
 
-    def __init__(self, label: str, endpoint: str, stream: Stream, now: float) -> None:
+    def __init__(
+        self, label: str, endpoint: str, generation: Generation, stream: Stream, now: float
+    ) -> None:
         self.label = label
         """The answer's id, which the client learns."""
         self.endpoint = endpoint
         self.stream = stream
+        self.num_choices = generation.num_sequences
         self.arrived = now
         self.admitted: float | None = None
         """When it first began to run."""
         self.first: float | None = None
         """When the first text was read."""
         self.last: float | None = None
+        """When the latest text was read."""
+        self.lasts: dict[int, float] = {}
+        """The same by choice."""
         self.num_generated = 0
         self.finish: FinishReason | None = None
         self.cancelled = False
@@ -57,8 +63,8 @@ class Ledger(Protocol):
         """It was taken in."""
         ...
 
-    def heard(self, exchange: Exchange, num_tokens: int, now: float) -> None:
-        """Tokens of it were read; `exchange.last` is still what it was before."""
+    def heard(self, exchange: Exchange, index: int, num_tokens: int, now: float) -> None:
+        """Tokens of choice `index` were read; `exchange.lasts` are still what they were before."""
         ...
 
     def closed(self, exchange: Exchange, now: float) -> None:
@@ -104,7 +110,7 @@ class OpenStreams:
         if self._draining:
             raise ShuttingDownError("the server is shutting down and takes no new requests")
         now = self._clock()
-        exchange = Exchange(label, endpoint, self._engine.open(generation), now)
+        exchange = Exchange(label, endpoint, generation, self._engine.open(generation), now)
         self._exchanges[exchange.stream.request_id] = exchange
         for ledger in self.ledgers:
             ledger.opened(exchange)
@@ -121,12 +127,12 @@ class OpenStreams:
         now = self._clock()
         if delta.num_tokens:
             for ledger in self.ledgers:
-                ledger.heard(exchange, delta.num_tokens, now)
+                ledger.heard(exchange, delta.index, delta.num_tokens, now)
             if exchange.first is None:
                 exchange.first = now
                 self._num_first += 1
                 self.recent_ttft_s.append((self._num_first, now - exchange.arrived))
-            exchange.last = now
+            exchange.last = exchange.lasts[delta.index] = now
             exchange.num_generated += delta.num_tokens
             self.num_generated += delta.num_tokens
         if delta.finish is not None:
@@ -166,6 +172,8 @@ class OpenStreams:
                 return CancelledError("the request was cancelled")
             case FinishReason.ABORT if self._draining:
                 return ShuttingDownError("the server shut down before the answer was complete")
+            case FinishReason.TIMEOUT:
+                return ServeError("the request's deadline passed before the answer was complete")
             case FinishReason.ABORT:
                 return ServeError("the request was ended before the answer was complete")
             case _:

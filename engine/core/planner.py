@@ -87,13 +87,13 @@ class Planner:
             short = rows[np.union1d(lacking, tails)]
         if not len(short):
             return rows, False
+        before = book.num_off
         stalled = self._pressure.make_room(short)
         for row in book.dependent & stalled:
             stalled.update(book.groups[RequestId(int(table.request[row]))].rows)
-        off = table.state[rows] != State.RUNNING
-        contended = bool(stalled) or bool(off.any())
-        if not contended:
+        if not stalled and book.num_off == before:
             return rows, False
+        off = table.state[rows] != State.RUNNING
         return rows[~off & ~np.isin(rows, list(stalled))], True
 
     def _plan_chunks(self, budget: int) -> list[tuple[int, int]]:

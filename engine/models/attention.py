@@ -24,7 +24,7 @@ class AttentionBackend(Protocol):
     block_size: int
 
     @property
-    def frames(self) -> NDArray[np.uint8] | torch.Tensor:
+    def frames(self) -> NDArray[np.uint8]:
         """[parts, num_blocks, bytes] uint8, a view of the pool: each frame is `frames[:, i]`, opaque bytes."""
         ...
 

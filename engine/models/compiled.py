@@ -1,7 +1,7 @@
 """The Llama decoder on this CPU's vector unit: a step is one call into `kernels/cpu`, in the file's own 4-bit and 8-bit weights.
 
-Serves models whose layers are Q4_1 and whose embedding is Q8_0, on hosts with 8-bit dot products (AVX-512 VNNI); `refusal` says why
-it cannot serve another, and then the torch decoder does. Knows weights by name; knows no plans.
+Serves quantised files (Q4_1 and Q8_0 as they are, what else they hold rounded to Q8_0) on hosts with 8-bit dot products (AVX-512
+VNNI); `refusal` says why it cannot serve a model, and then the torch decoder does. Knows weights by name; knows no plans.
 
 Sequences' logits do not depend on what shares their steps: see `kernels/cpu/decoder.py`.
 """
@@ -17,11 +17,14 @@ from engine.models.rotary import Rotary
 from engine.models.step import Step
 from engine.weights.load import LoadedModel
 from kernels.cpu.decoder import Decoder, DecoderShape, Layer, scratch_bytes
+from kernels.cpu.host import physical_cores
+from kernels.cpu.linear import Q4_1_BYTES, Q8_0_BYTES, quantise_q8_0
 from kernels.cpu.simd import HAS_VNNI
-from kernels.cpu.team import Team, physical_cores
+from kernels.cpu.team import Team
 
-_Q4_1_BYTES: Final = 20
-_Q8_0_BYTES: Final = 34
+F32 = NDArray[np.float32]
+
+_BLOCK_BYTES: Final = {"Q4_1": Q4_1_BYTES, "Q8_0": Q8_0_BYTES}
 
 
 def refusal(model: LoadedModel, block_size: int) -> str | None:
@@ -29,21 +32,29 @@ def refusal(model: LoadedModel, block_size: int) -> str | None:
     shape = model.shape
     if not HAS_VNNI:
         return "this CPU has no 8-bit dot products (AVX-512 VNNI)"
-    head = "embed" if shape.tied else "head"
-    wanted = {f"{name}:Q8_0" for name in ("embed", head)}
-    for i in range(shape.num_layers):
-        wanted |= {f"layers.{i}.{name}:Q4_1" for name in ("qkv", "o", "gate_up", "down")}
-    if missing := sorted(wanted - model.blocks.keys()):
-        return f"{missing[0].split(':')[0]} is not in {missing[0].split(':')[1]}"
-    if biases := sorted(name for name in model.tensors if name.endswith("_bias")):
-        return f"{biases[0]} is a bias"
-    if shape.hidden_size % 32 or shape.ffn_size % 32 or shape.vocab_size % 16:
+    if not model.blocks:
+        return "its weights are not quantised, and would lose by it"
+    width = shape.num_heads * shape.head_size
+    if (
+        any(size % 32 for size in (shape.hidden_size, shape.ffn_size, width))
+        or shape.vocab_size % 16
+    ):
         return "its sizes are not multiples of a vector"
     try:
         pool_shape(shape, 1, block_size)
     except ValueError as error:
         return str(error)
     return None
+
+
+def _blocks(
+    model: LoadedModel, name: str, kinds: tuple[str, ...] = ("Q4_1", "Q8_0")
+) -> NDArray[np.uint8]:
+    """A matrix as raw blocks uint8 [outputs, groups, bytes]: the file's own where they are of `kinds`, else rounded to Q8_0."""
+    for kind in kinds:
+        if (raw := model.blocks.get(f"{name}:{kind}")) is not None:
+            return raw.numpy().reshape(len(raw), -1, _BLOCK_BYTES[kind])
+    return quantise_q8_0(model.tensors[name].float().numpy())
 
 
 class CompiledLlama:
@@ -68,21 +79,22 @@ class CompiledLlama:
             pool=pool_shape(s, num_blocks, block_size),
         )
 
-        def blocks(name: str, size: int) -> NDArray[np.uint8]:
-            raw: NDArray[np.uint8] = model.blocks[name].numpy()
-            return raw.reshape(len(raw), -1, size)
+        def vector(name: str) -> F32 | None:
+            return model.tensors[name].float().numpy() if name in model.tensors else None
 
-        def q4(name: str) -> NDArray[np.uint8]:
-            return blocks(f"{name}:Q4_1", _Q4_1_BYTES)
+        def norm(name: str) -> F32:
+            return model.tensors[name].float().numpy()
 
         layers = [
             Layer(
-                attn_norm=model.tensors[f"layers.{i}.attn_norm"].numpy(),
-                qkv=q4(f"layers.{i}.qkv"),
-                o=q4(f"layers.{i}.o"),
-                ffn_norm=model.tensors[f"layers.{i}.ffn_norm"].numpy(),
-                gate_up=q4(f"layers.{i}.gate_up"),
-                down=q4(f"layers.{i}.down"),
+                attn_norm=norm(f"layers.{i}.attn_norm"),
+                qkv=_blocks(model, f"layers.{i}.qkv"),
+                o=_blocks(model, f"layers.{i}.o"),
+                ffn_norm=norm(f"layers.{i}.ffn_norm"),
+                gate_up=_blocks(model, f"layers.{i}.gate_up"),
+                down=_blocks(model, f"layers.{i}.down"),
+                qkv_bias=vector(f"layers.{i}.qkv_bias"),
+                o_bias=vector(f"layers.{i}.o_bias"),
             )
             for i in range(s.num_layers)
         ]
@@ -90,9 +102,9 @@ class CompiledLlama:
         self._decoder = Decoder(
             shape,
             layers,
-            model.tensors["norm"].numpy(),
-            blocks("embed:Q8_0", _Q8_0_BYTES),
-            None if s.tied else blocks("head:Q8_0", _Q8_0_BYTES),
+            norm("norm"),
+            _blocks(model, "embed", ("Q8_0",)),
+            None if s.tied else _blocks(model, "head"),
             torch.cat((rotary.cos, rotary.sin), dim=1).numpy(),
             self._team,
         )

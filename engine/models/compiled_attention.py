@@ -10,8 +10,9 @@ from engine.models.rotary import Rotary
 from engine.models.shape import ModelShape
 from engine.models.step import Step
 from kernels.cpu.cache import KINDS
+from kernels.cpu.host import physical_cores
 from kernels.cpu.paged import PagedAttention, PoolShape, address, scratch_bytes
-from kernels.cpu.team import Program, Team, allocate, physical_cores
+from kernels.cpu.team import Program, Team, allocate
 
 
 def pool_shape(

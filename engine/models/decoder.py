@@ -13,8 +13,11 @@ class Decoder(Protocol):
     """A model with its own paged pool."""
 
     @property
-    def frames(self) -> NDArray[np.uint8] | torch.Tensor:
-        """[parts, num_blocks, bytes], a view of the pool: each frame is `frames[:, i]`, opaque bytes."""
+    def frames(self) -> NDArray[np.uint8]:
+        """[parts, num_blocks, bytes], a view of the pool: each frame is `frames[:, i]`, opaque bytes.
+
+        No parts where it is not host memory.
+        """
         ...
 
     def forward(self, step: Step) -> torch.Tensor:

@@ -33,7 +33,7 @@ class Llama:
         ]
 
     @property
-    def frames(self) -> NDArray[np.uint8] | torch.Tensor:
+    def frames(self) -> NDArray[np.uint8]:
         """The pool of its attention backend, see `Decoder`."""
         return self._attention.frames
 

@@ -79,17 +79,13 @@ class TritonAttention:
         self.sent: SentStep | None = None
         """The step that `attend` serves."""
         self.kv_heads = shape.num_kv_heads
+        self.frames = np.zeros((0, num_blocks, 0), np.uint8)
+        """Nothing of the pool is host memory."""
         self.dtype = dtype
         self.pool = self._new_pool(num_blocks)
 
     def close(self) -> None:
         """Nothing here outlives the object."""
-
-    @property
-    def frames(self) -> torch.Tensor:
-        """[2 * layers, num_blocks, bytes] uint8 on the device: frame i is `frames[:, i]`."""
-        blocks = self.pool.flatten(3).view(torch.uint8)
-        return blocks.flatten(0, 1)
 
     def _new_pool(self, num_blocks: int) -> torch.Tensor:
         s = self._shape

@@ -5,7 +5,7 @@ steps are launched kernel by kernel. Padding rows have no slot, no keys and no t
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from engine.models.step import Step
 from engine.models.triton_attention import SentStep, TritonAttention
 from kernels.attention.launch import Batch
 from kernels.attention.schedule import even_share, fixed_splits
+from kernels.cache.swap import HostPool
 
 BUCKETS: Final = (1, 2, 4, *range(8, 257, 8))
 """Rows of the captured graphs."""
@@ -34,11 +35,9 @@ class TritonLlama:
         self._attention = attention
         self._buckets = sorted(buckets)
         self._decodes: dict[int, _Decodes] = {}
-
-    @property
-    def frames(self) -> torch.Tensor:
-        """The pool, see `Decoder`; another one after the pool was resized."""
-        return self._attention.frames
+        self._memory = _GraphMemory()
+        self.frames = attention.frames
+        """The pool is not host memory: see `copies`."""
 
     def forward(self, step: Step) -> torch.Tensor:
         """Logits [S, vocabulary] float32 on the device, valid until the next call."""
@@ -52,6 +51,10 @@ class TritonLlama:
         assert sent is not None
         return self._llama.compute(sent.ids, sent.sampled)
 
+    def copies(self, host_blocks: int) -> HostPool:
+        """Copies of blocks within the pool, and to and from `host_blocks` blocks of host memory."""
+        return HostPool(self._attention.pool.flatten(0, 1), host_blocks)
+
     def close(self) -> None:
         """Drops the graphs."""
         self._decodes.clear()
@@ -60,17 +63,33 @@ class TritonLlama:
         size = next(b for b in self._buckets if b >= rows)
         found = self._decodes.get(size)
         if found is None or found.is_stale():
-            found = self._decodes[size] = _Decodes(size, self._llama, self._attention)
+            found = self._decodes[size] = _Decodes(size, self._llama, self._attention, self._memory)
         return found
+
+
+class _GraphMemory:
+    """One pool of memory for all graphs: they never run at once, and nothing of one is wanted when another runs."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def handle(self) -> Any:
+        """The pool, made when it is first wanted."""
+        if self._handle is None:
+            self._handle = torch.cuda.graph_pool_handle()
+        return self._handle
 
 
 class _Decodes:
     """Decode steps of up to `size` rows in fixed memory, so that a graph captured once serves each of them."""
 
-    def __init__(self, size: int, llama: Llama, attention: TritonAttention) -> None:
+    def __init__(
+        self, size: int, llama: Llama, attention: TritonAttention, memory: _GraphMemory
+    ) -> None:
         self._size = size
         self._llama = llama
         self._attention = attention
+        self._memory = memory
         self._table, self._pool = attention.table, attention.pool
         self._splits = fixed_splits(size, attention.kv_heads, attention.accelerator.multiprocessors)
         self._packed = Packed([size] * 4 + [size + 1] + [size] * 3 + [1], attention.accelerator)
@@ -132,5 +151,5 @@ class _Decodes:
             for _ in range(_WARM_UPS):
                 self._compute()
         torch.cuda.current_stream().wait_stream(stream)
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, pool=self._memory.handle()):
             self._logits = self._compute()

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from kernels.cache.blocks import gather_blocks, scatter_blocks
+from kernels.cache.blocks import copy_blocks, gather_blocks, scatter_blocks
 
 I32 = NDArray[np.int32]
 
@@ -55,6 +55,23 @@ class HostPool:
         """Copies host block hosts[i] to pool block frames[i]."""
         return self._run(frames, hosts, out=False)
 
+    def copy(self, sources: I32, targets: I32) -> None:
+        """Copies frames sources[i] to frames targets[i], as if in order, before what the model's stream is given next."""
+        if not len(sources):
+            return
+        # a frame that is both read and written would depend on which copy comes first: then one launch for each
+        apart = not np.intersect1d(sources, targets).size
+        for one in [slice(None)] if apart else [slice(i, i + 1) for i in range(len(sources))]:
+            copy_blocks(self._pool, self._ids(sources[one]), self._ids(targets[one]))
+
+    def copy_out(self, frames: I32, hosts: I32) -> None:
+        """As `swap_out`, and waits."""
+        self.swap_out(frames, hosts).wait()
+
+    def copy_in(self, frames: I32, hosts: I32) -> None:
+        """As `swap_in`, and waits."""
+        self.swap_in(frames, hosts).wait()
+
     def _run(self, frames: I32, hosts: I32, out: bool) -> Pending:
         if self._stream is None:
             self._transfer(frames, hosts, out)
@@ -69,9 +86,8 @@ class HostPool:
     def _transfer(self, frames: I32, hosts: I32, out: bool) -> None:
         size = len(self._staging)
         for begin in range(0, len(frames), size):
-            ids = torch.from_numpy(np.array(frames[begin : begin + size], np.int32))
+            ids = self._ids(frames[begin : begin + size])
             places = hosts[begin : begin + size].tolist()
-            ids = ids.to(self._pool.device)
             if out:
                 gather_blocks(self._staging, self._pool, ids)
             for staged, host in zip(self._staging, places, strict=False):
@@ -79,3 +95,6 @@ class HostPool:
                 to.copy_(from_, non_blocking=True)
             if not out:
                 scatter_blocks(self._pool, self._staging, ids)
+
+    def _ids(self, frames: I32) -> torch.Tensor:
+        return torch.from_numpy(np.array(frames, np.int32)).to(self._pool.device)

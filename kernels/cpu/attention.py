@@ -111,7 +111,7 @@ def chunk_tokens(group: int) -> int:
 
 def scratch_bytes(group: int, head_dim: int) -> int:
     """What one thread needs; see `Space`."""
-    rows = _most_rows.py_func(group)
+    rows: int = _most_rows.py_func(group)
     return 3 * 8 * (SUBTILES + 8) + 32 * head_dim + rows * (8 * SPAN + 8 * head_dim + 16)
 
 

@@ -7,13 +7,18 @@ kernels never meet old machine code. Knows no kernels.
 
 import functools
 import hashlib
+import logging
 import os
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numba
+from numba.core.errors import NumbaError
+
+_LOG = logging.getLogger(__name__)
 
 _KEPT = 3
 """Builds left in the cache: this one and the latest before it."""
@@ -34,20 +39,45 @@ def is_built() -> bool:
     return any(build_folder().rglob("*.nbc"))
 
 
+class BuildError(Exception):
+    """The kernels cannot be compiled on this machine."""
+
+
 @functools.cache
 def entry() -> Callable[[int, int, int, int, int], None]:
-    """`program.enter`, compiled: from disk in about a second, or anew in about half a minute."""
+    """`program.enter`, compiled: from disk in about a second, or anew in about twenty, which is logged.
+
+    Where the cache folder cannot be written, every process compiles for itself.
+
+    Raises:
+        BuildError: Numba refuses, or the system is not Linux, whose futexes the threads sleep on.
+    """
     from kernels.cpu.program import SIGNATURE, enter
 
+    if sys.platform != "linux":
+        raise BuildError(f"the kernels need Linux, and this is {sys.platform}")
     folder = build_folder()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        kept = os.access(folder, os.W_OK)
+    except OSError:
+        kept = False
+    if not is_built():
+        _LOG.warning(
+            "compiling the kernels for this CPU, about twenty seconds%s",
+            ", once" if kept else f": {folder} cannot be written, so every start will",
+        )
     settings: Any = numba.config
     before = settings.CACHE_DIR
     settings.CACHE_DIR = str(folder)
     try:
-        compiled = numba.njit(SIGNATURE, nogil=True, cache=True)(enter)
+        compiled = numba.njit(SIGNATURE, nogil=True, cache=kept)(enter)
+    except (NumbaError, RuntimeError) as error:
+        raise BuildError(f"the kernels cannot be compiled: {error}") from error
     finally:
         settings.CACHE_DIR = before
-    for old in sorted(folder.parent.iterdir(), key=lambda p: -p.stat().st_mtime)[_KEPT:]:
-        shutil.rmtree(old, ignore_errors=True)
+    if kept:
+        for old in sorted(folder.parent.iterdir(), key=lambda p: -p.stat().st_mtime)[_KEPT:]:
+            shutil.rmtree(old, ignore_errors=True)
     result: Callable[[int, int, int, int, int], None] = compiled
     return result

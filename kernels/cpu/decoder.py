@@ -7,6 +7,7 @@ its steps and however its prompt was cut. Knows arrays and addresses; knows no p
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,16 +32,29 @@ class DecoderShape:
     pool: PoolShape
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Layer:
-    """One layer's weights: norms in float32 [hidden], products as raw Q4_1 blocks uint8 [outputs, inputs / 32, 20]."""
+    """One layer's weights: norms and biases in float32, products as raw blocks uint8 [outputs, inputs / 32, 20 (Q4_1) or 34 (Q8_0)]."""
 
     attn_norm: F32
     qkv: Bytes
+    """Rows of Q, K, V."""
     o: Bytes
     ffn_norm: F32
     gate_up: Bytes
+    """Rows of gate, then up."""
     down: Bytes
+    qkv_bias: F32 | None = None
+    o_bias: F32 | None = None
+
+
+class _Product(NamedTuple):
+    """A packed weight: addresses, bits, and the address of its bias (0: none)."""
+
+    weights: int
+    extra: int
+    bits: int
+    bias: int
 
 
 class _Arena:
@@ -85,34 +99,43 @@ class Decoder:
             layers: weights of each layer.
             norm: the last norm's weight, float32 [hidden].
             embed: raw Q8_0 blocks uint8 [vocabulary, hidden / 32, 34].
-            head: the output head likewise; None: the embedding.
+            head: the output head, raw blocks of either kind; None: the embedding.
             rotary: float32 [positions, head_dim]: a row's cosines, then its sines.
             team: runs the steps; needs `scratch_bytes(shape)` a thread.
         """
         self.shape = shape
         self._team = team
-        self._norms = [
-            np.ascontiguousarray(w, np.float32)
-            for layer in layers
-            for w in (layer.attn_norm, layer.ffn_norm)
-        ]
-        self._norm = np.ascontiguousarray(norm, np.float32)
+        self._vectors: list[F32] = []
         raw = [m for layer in layers for m in (layer.qkv, layer.o, layer.gate_up, layer.down)]
-        self._arena = _Arena(
-            sum(m.nbytes + 128 for m in [*raw, embed, *([] if head is None else [head])])
-        )
-        self._products = []
-        for layer in layers:
-            for matrix in (layer.qkv, layer.o, interleave_gate_up(layer.gate_up), layer.down):
-                self._products.append(self._place(linear.pack_q4(matrix)))
-        self._embed = self._place(linear.pack_q8(embed))
-        self._head = self._embed if head is None else self._place(linear.pack_q8(head))
+        raw += [embed] if head is None else [embed, head]
+        self._arena = _Arena(sum(m.nbytes + 128 for m in raw))
+        self._layers = [
+            (
+                self._vector(layer.attn_norm),
+                self._place(layer.qkv, layer.qkv_bias),
+                self._place(layer.o, layer.o_bias),
+                self._vector(layer.ffn_norm),
+                self._place(interleave_gate_up(layer.gate_up)),
+                self._place(layer.down),
+            )
+            for layer in layers
+        ]
+        self._norm = self._vector(norm)
+        self._embed = self._place(embed)
+        self._head = self._embed if head is None else self._place(head)
         self._attention = PagedAttention(shape.pool, rotary, team)
         self.frames = self._attention.frames
         self._sampled = 0
 
-    def _place(self, packed: tuple[Bytes, Bytes]) -> tuple[int, int]:
-        return self._arena.put(packed[0]), self._arena.put(packed[1])
+    def _vector(self, values: F32) -> int:
+        """Keeps a vector and returns its address."""
+        self._vectors.append(np.ascontiguousarray(values, np.float32))
+        return address(self._vectors[-1])
+
+    def _place(self, blocks: Bytes, bias: F32 | None = None) -> _Product:
+        weights, extra, bits = linear.pack(blocks)
+        there = 0 if bias is None else self._vector(bias)
+        return _Product(self._arena.put(weights), self._arena.put(extra), bits, there)
 
     def forward(
         self, ids: I64, rows: I32, starts: I32, counts: I32, tables: I32, sampled: I64
@@ -160,72 +183,30 @@ class Decoder:
         groups, stride = s.hidden_size // GROUP, 4 * s.hidden_size
         p = Program()
         self._attention.add_prepare(p)
-        p.add(
-            program.EMBED,
-            count,
-            address(self._attention.tokens),
-            *self._embed,
-            groups,
-            hidden,
-            stride,
-        )
-        for i in range(pool.num_layers):
-            into_qkv, o, gate_up, down = self._products[4 * i : 4 * i + 4]
-            attn_norm, ffn_norm = map(address, self._norms[2 * i : 2 * i + 2])
-            p.add(program.NORMALISE, count, 0, hidden, stride, attn_norm, epsilon, groups, narrow)
-            p.add(
-                program.LINEAR,
-                count,
-                narrow,
-                *into_qkv,
-                4,
-                groups,
-                pool.qkv_width // TILE,
-                qkv,
-                4 * pool.qkv_width,
-                0,
-            )
+        tokens = address(self._attention.tokens)
+        table, extra = self._embed.weights, self._embed.extra
+        p.add(program.EMBED, count, tokens, table, extra, groups, hidden, stride)
+
+        def norm(rows: int, chosen: int, weight: int, panel: int) -> None:
+            p.add(program.NORMALISE, rows, chosen, hidden, stride, weight, epsilon, groups, panel)
+
+        def multiply(
+            rows: int, panel: int, w: _Product, size: tuple[int, int], out: int, add: bool
+        ) -> None:
+            shape = (size[0] // GROUP, size[1] // TILE)
+            p.add(program.LINEAR, rows, panel, *w[:3], *shape, out, 4 * size[1], int(add), w.bias)
+
+        for i, (attn_norm, into_qkv, o, ffn_norm, gate_up, down) in enumerate(self._layers):
+            norm(count, 0, attn_norm, narrow)
+            multiply(count, narrow, into_qkv, (s.hidden_size, pool.qkv_width), qkv, False)
             self._attention.add_layer(p, i, qkv, narrow)
-            p.add(
-                program.LINEAR,
-                count,
-                narrow,
-                *o,
-                4,
-                pool.width // GROUP,
-                s.hidden_size // TILE,
-                hidden,
-                stride,
-                1,
-            )
-            p.add(program.NORMALISE, count, 0, hidden, stride, ffn_norm, epsilon, groups, narrow)
-            p.add(program.GATED, count, narrow, *gate_up, groups, s.ffn_size // GROUP, wide)
-            p.add(
-                program.LINEAR,
-                count,
-                wide,
-                *down,
-                4,
-                s.ffn_size // GROUP,
-                s.hidden_size // TILE,
-                hidden,
-                stride,
-                1,
-            )
-        p.add(
-            program.NORMALISE,
-            chosen,
-            address(self._select),
-            hidden,
-            stride,
-            address(self._norm),
-            epsilon,
-            groups,
-            last,
-        )
-        logits, tiles = address(self._logits), s.vocab_size // TILE
-        p.add(
-            program.LINEAR, chosen, last, *self._head, 8, groups, tiles, logits, 4 * s.vocab_size, 0
+            multiply(count, narrow, o, (pool.width, s.hidden_size), hidden, True)
+            norm(count, 0, ffn_norm, narrow)
+            p.add(program.GATED, count, narrow, *gate_up[:3], groups, s.ffn_size // GROUP, wide)
+            multiply(count, wide, down, (s.ffn_size, s.hidden_size), hidden, True)
+        norm(chosen, address(self._select), self._norm, last)
+        multiply(
+            chosen, last, self._head, (s.hidden_size, s.vocab_size), address(self._logits), False
         )
         return p.build()
 

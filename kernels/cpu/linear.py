@@ -16,6 +16,8 @@ from kernels.cpu.tiles import Q4_BYTES, Q4_EXTRA, Q8_BYTES, Q8_EXTRA, TILE, prod
 
 Bytes = NDArray[np.uint8]
 
+Q4_1_BYTES, Q8_0_BYTES = 20, 34
+"""Bytes of a raw block of 32 weights."""
 ROW_CHUNK = 256
 TILE_BYTES = 4 * TILE * ROWS
 SCRATCH_BYTES = 4 * TILE_BYTES
@@ -39,13 +41,20 @@ def _check(blocks: Bytes, size: int, name: str) -> tuple[int, int]:
     return blocks.shape[0], blocks.shape[1]
 
 
+def pack(blocks: Bytes) -> tuple[Bytes, Bytes, int]:
+    """Raw Q4_1 or Q8_0 blocks, told apart by their size, to (weights, extra, bits)."""
+    if blocks.shape[-1] == Q4_1_BYTES:
+        return *pack_q4(blocks), 4
+    return *pack_q8(blocks), 8
+
+
 def pack_q4(blocks: Bytes) -> tuple[Bytes, Bytes]:
     """Q4_1 blocks as in GGUF, uint8 [outputs, groups, 20], to (weights, extra) in the order that tiles read.
 
     Raises:
         ValueError: the blocks have another shape, or outputs are not a multiple of 16.
     """
-    outputs, groups = _check(blocks, 20, "Q4_1")
+    outputs, groups = _check(blocks, Q4_1_BYTES, "Q4_1")
     nibbles = blocks[:, :, 4:]
     quants = np.concatenate([nibbles & 15, nibbles >> 4], axis=2).reshape(outputs, groups, 4, 2, 4)
     packed = quants[:, :, :, 0] | quants[:, :, :, 1] << 4
@@ -60,7 +69,7 @@ def pack_q8(blocks: Bytes) -> tuple[Bytes, Bytes]:
     Raises:
         ValueError: the blocks have another shape, or outputs are not a multiple of 16.
     """
-    outputs, groups = _check(blocks, 34, "Q8_0")
+    outputs, groups = _check(blocks, Q8_0_BYTES, "Q8_0")
     shifted = (blocks[:, :, 2:] ^ 128).reshape(outputs, groups, 8, 4)
     weights = _tiled(shifted, outputs, groups).swapaxes(2, 3)
     return np.ascontiguousarray(weights).reshape(-1), np.ascontiguousarray(
@@ -80,11 +89,22 @@ def _product(bits, rows, weights, extra, record, groups, out):
     product(bits, rows, weights, extra, record, groups, out)
 
 
+def quantise_q8_0(values: NDArray[np.float32]) -> Bytes:
+    """Float32 [outputs, inputs] as GGUF Q8_0 blocks uint8 [outputs, inputs / 32, 34]: scale = max|w| / 127, rounded to float16."""
+    groups = values.reshape(len(values), -1, GROUP)
+    scales = (np.abs(groups).max(axis=2, keepdims=True) / 127).astype(np.float16)
+    steps = np.where(scales == 0, np.float32(1), scales.astype(np.float32))
+    quants = np.clip(np.rint(groups / steps), -127, 127).astype(np.int8)
+    return np.concatenate([scales.view(np.uint8), quants.view(np.uint8)], axis=2)
+
+
 @numba.njit(nogil=True)
-def _put(scratch, rows, out, stride, accumulate):
-    """Moves the valid rows of a tile to float32 rows `stride` bytes apart, or adds them there."""
+def _put(scratch, rows, bias, out, stride, accumulate):
+    """Moves the valid rows of a tile, plus 16 of `bias`, to float32 rows `stride` bytes apart, or adds them there."""
     for r in range(rows):
         y = loadf(scratch + 4 * TILE * r)
+        if bias:
+            y = simd.add(y, loadf(bias))
         if accumulate:
             y = simd.add(y, loadf(out + stride * r))
         storef(out + stride * r, y)
@@ -95,22 +115,11 @@ def linear_part(counter, p, scratch):
     """Takes items of `out (+)= panel @ weights.T`.
 
     Operands: rows (address), panel, weights, extra, bits (4 or 8), groups, tiles of outputs, out, bytes between its rows,
-    whether to add to what is there.
+    whether to add to what is there, bias (float32 [outputs]; 0: none).
     """
-    rows, panel, weights, extra, bits = (
-        word(word(p, 1), 0),
-        word(p, 2),
-        word(p, 3),
-        word(p, 4),
-        word(p, 5),
-    )
-    groups, tiles, out, stride, accumulate = (
-        word(p, 6),
-        word(p, 7),
-        word(p, 8),
-        word(p, 9),
-        word(p, 10),
-    )
+    rows, panel, weights, extra = word(word(p, 1), 0), word(p, 2), word(p, 3), word(p, 4)
+    bits, groups, tiles = word(p, 5), word(p, 6), word(p, 7)
+    out, stride, accumulate, bias = word(p, 8), word(p, 9), word(p, 10), word(p, 11)
     size, extra_size = (Q4_BYTES, Q4_EXTRA) if bits == 4 else (Q8_BYTES, Q8_EXTRA)
     take = 2 if rows <= ROWS else 1
     per_chunk = (tiles + take - 1) // take
@@ -126,7 +135,9 @@ def linear_part(counter, p, scratch):
                 some = min(ROWS, rows - row)
                 record = panel + (row >> 3) * groups * RECORD
                 _product(bits, _tile_rows(some), w, e, record, groups, scratch)
-                _put(scratch, some, out + row * stride + 4 * TILE * tile, stride, accumulate)
+                column = 4 * TILE * tile
+                here = bias + column if bias else 0
+                _put(scratch, some, here, out + row * stride + column, stride, accumulate)
         mine += 1
         item = fetch_add(counter, 1)
     return items, mine
@@ -134,13 +145,13 @@ def linear_part(counter, p, scratch):
 
 @numba.njit(nogil=True)
 def gated_part(counter, p, scratch):
-    """Takes items of `out = quantise(swish(gate) * up)`: both products 4-bit, their tiles in fours for each 32 outputs, 2 and 2.
+    """Takes items of `out = quantise(swish(gate) * up)`: their tiles lie in fours for each 32 outputs, 2 of gate and 2 of up.
 
-    Operands: rows (address), panel, weights, extra, groups, groups of out, out (a panel).
+    Operands: rows (address), panel, weights, extra, bits (4 or 8), groups, groups of out, out (a panel).
     """
     rows, panel, weights, extra = word(word(p, 1), 0), word(p, 2), word(p, 3), word(p, 4)
-    groups, out_groups, out = word(p, 5), word(p, 6), word(p, 7)
-    size, extra_size = Q4_BYTES * groups, Q4_EXTRA * groups
+    bits, groups, out_groups, out = word(p, 5), word(p, 6), word(p, 7), word(p, 8)
+    size, extra_size = (Q4_BYTES, Q4_EXTRA) if bits == 4 else (Q8_BYTES, Q8_EXTRA)
     items = out_groups * ((rows + ROW_CHUNK - 1) // ROW_CHUNK)
     mine = 0
     item = fetch_add(counter, 1)
@@ -151,8 +162,9 @@ def gated_part(counter, p, scratch):
             some = min(ROWS, rows - row)
             record = panel + (row >> 3) * groups * RECORD
             for t in range(4):
-                w, e = weights + (4 * group + t) * size, extra + (4 * group + t) * extra_size
-                _product(4, _tile_rows(some), w, e, record, groups, scratch + t * TILE_BYTES)
+                first = (4 * group + t) * groups
+                w, e = weights + first * size, extra + first * extra_size
+                _product(bits, _tile_rows(some), w, e, record, groups, scratch + t * TILE_BYTES)
             target = out + ((row >> 3) * out_groups + group) * RECORD
             for r in range(some):
                 gates, ups = scratch + 64 * r, scratch + 2 * TILE_BYTES + 64 * r

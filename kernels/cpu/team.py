@@ -5,9 +5,9 @@ step nor waiting for one takes Python's lock. One program runs at a time; `run` 
 """
 
 import mmap
-import os
 import threading
-from pathlib import Path
+import weakref
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,21 +16,6 @@ from kernels.cpu.build import entry
 from kernels.cpu.program import CONTROL_BYTES, MAX_OPERATIONS, OPERATION_WORDS, STOP
 
 HUGE_PAGE = 2 << 20
-
-
-def physical_cores() -> int:
-    """Cores that this process may use, at least 1: those it may run on, the threads of one core once, within its group's quota."""
-    allowed = (
-        os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
-    )
-    cores = set()
-    for cpu in allowed:
-        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        cores.add(siblings.read_text().strip() if siblings.is_file() else str(cpu))
-    quota = Path("/sys/fs/cgroup/cpu.max")
-    granted, period = quota.read_text().split() if quota.is_file() else ("max", "1")
-    limit = len(cores) if granted == "max" else -(-int(granted) // int(period))
-    return max(1, min(len(cores), limit))
 
 
 def allocate(num_bytes: int) -> NDArray[np.uint8]:
@@ -70,7 +55,10 @@ class Program:
 
 
 class Team:
-    """`threads` ranks, the caller of `run` being rank 0, each with `scratch_bytes` of its own."""
+    """`threads` ranks, the caller of `run` being rank 0, each with `scratch_bytes` of its own.
+
+    A team that nobody refers to any more is closed: its threads wait on its memory, which another team may get next.
+    """
 
     def __init__(self, threads: int, scratch_bytes: int) -> None:
         if threads < 1:
@@ -81,8 +69,7 @@ class Team:
         self._scratch = allocate(self._stride * threads)
         self._lock = threading.Lock()
         self._enter = entry()
-        self._closed = False
-        self._workers = [
+        workers = [
             threading.Thread(
                 target=self._enter,
                 args=(self._address, rank, self._place(rank), 0, 0),
@@ -91,8 +78,10 @@ class Team:
             )
             for rank in range(1, threads)
         ]
-        for worker in self._workers:
+        for worker in workers:
             worker.start()
+        memory = (self._control, self._scratch)
+        self._end = weakref.finalize(self, _dismiss, self._enter, memory, workers)
 
     @property
     def _address(self) -> int:
@@ -108,7 +97,7 @@ class Team:
             ValueError: the team is closed.
         """
         with self._lock:
-            if self._closed:
+            if not self._end.alive:
                 raise ValueError("the team is closed")
             self._enter(
                 self._address,
@@ -121,10 +110,17 @@ class Team:
     def close(self) -> None:
         """Ends the threads; idempotent."""
         with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            self._control[STOP : STOP + 8].view(np.int64)[0] = 1
-            self._enter(self._address, 0, self._place(0), 0, 0)
-        for worker in self._workers:
-            worker.join()
+            self._end()
+
+
+def _dismiss(
+    enter: Callable[[int, int, int, int, int], None],
+    memory: tuple[NDArray[np.uint8], NDArray[np.uint8]],
+    workers: list[threading.Thread],
+) -> None:
+    """Ends a team's threads; its control words and scratch are kept until then."""
+    control, scratch = memory
+    control[STOP : STOP + 8].view(np.int64)[0] = 1
+    enter(int(control.ctypes.data), 0, int(scratch.ctypes.data), 0, 0)
+    for worker in workers:
+        worker.join()

@@ -29,8 +29,9 @@ from kernels.tile_sizes import next_power_of_two
 
 CHUNK = 4096
 """Tokens of one program of the first two kernels, and of one turn of the third's loops."""
-PROMPT = tl.constexpr(1 << 30)
+IN_PROMPT = 1 << 30
 """Added to a token's count where the prompt holds it."""
+ALL_COUNTS = tl.constexpr(IN_PROMPT - 1)
 
 
 class SamplingColumns(NamedTuple):
@@ -121,7 +122,7 @@ def adjust_kernel(
         repetition = tl.load(repetition_ptr + row)
         penalised = tl.where(z > 0, z / repetition, z * repetition)
         z = tl.where(count > 0, penalised, z)
-        times = count & (PROMPT - 1)
+        times = count & ALL_COUNTS
         each = tl.load(frequency_ptr + row) * times.to(tl.float64) + tl.load(presence_ptr + row)
         z -= tl.where(times > 0, each, 0.0).to(tl.float32)
     for i in range(tl.load(bias_start_ptr + row), tl.load(bias_start_ptr + row + 1)):

@@ -1,6 +1,8 @@
 """The runner on small random models: shapes, chunking, preemption, rewinding, rows reused, and failures of one row."""
 
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,6 +43,20 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def model(tmp_path: Path) -> LoadedModel:
     return load_model(write_tiny(tmp_path / "t.gguf", Tiny(scale=0.15)), "float32")
+
+
+@pytest.fixture
+def make_runner() -> Iterator[Callable[..., TorchRunner]]:
+    """`build_runner` for small models: one thread is enough, and every runner is closed at the end."""
+    made = []
+
+    def make(model: LoadedModel, **settings: Any) -> TorchRunner:
+        made.append(build_runner(model, threads=1, **settings))
+        return made[-1]
+
+    yield make
+    for runner in made:
+        runner.close()
 
 
 def random_prompts(*lengths: int, seed: int = 0) -> list[NDArray[np.int32]]:
@@ -95,18 +111,21 @@ def gathering_runner(model: LoadedModel, num_blocks: int, block_size: int) -> To
 @pytest.mark.parametrize("block_size", [8, 16])
 @pytest.mark.parametrize("tiny", SHAPES.values(), ids=SHAPES.keys())
 def test_every_shape_of_the_family_equals_the_reference(
-    tiny: Tiny, block_size: int, backend: str, tmp_path: Path
+    tiny: Tiny,
+    block_size: int,
+    backend: str,
+    tmp_path: Path,
+    make_runner: Callable[..., TorchRunner],
 ) -> None:
     model = load_model(write_tiny(tmp_path / "t.gguf", tiny), "float32")
     if backend == "default":
-        runner = build_runner(model, num_blocks=64, block_size=block_size)
+        runner = make_runner(model, num_blocks=64, block_size=block_size)
     else:
         runner = gathering_runner(model, 64, block_size)
     prompts = random_prompts(1, block_size, 30)
 
     outputs, _ = drive(runner, prompts, 10, token_budget=20)
 
-    runner.close()
     assert outputs == [greedy(model, prompt, 10) for prompt in prompts]
 
 
@@ -114,9 +133,13 @@ def test_every_shape_of_the_family_equals_the_reference(
 @pytest.mark.parametrize("num_blocks", [9, 12, 200])
 @pytest.mark.parametrize("token_budget", [7, 2048])
 def test_chunking_preemption_and_open_plans_change_no_token(
-    open_plans: int, num_blocks: int, token_budget: int, model: LoadedModel
+    open_plans: int,
+    num_blocks: int,
+    token_budget: int,
+    model: LoadedModel,
+    make_runner: Callable[..., TorchRunner],
 ) -> None:
-    runner = build_runner(model, num_blocks=num_blocks, block_size=8)
+    runner = make_runner(model, num_blocks=num_blocks, block_size=8)
     prompts = random_prompts(6, 25, 1, 40, 8, 17)
 
     outputs, scheduler = drive(
@@ -132,10 +155,12 @@ def test_chunking_preemption_and_open_plans_change_no_token(
     assert outputs == [greedy(model, prompt, 24) for prompt in prompts]
 
 
-def test_seeded_draws_survive_chunking_preemption_and_neighbours(model: LoadedModel) -> None:
+def test_seeded_draws_survive_chunking_preemption_and_neighbours(
+    model: LoadedModel, make_runner: Callable[..., TorchRunner]
+) -> None:
     prompts = random_prompts(6, 25, 1, 40, 8, 17)
     params = [SamplingParams(temperature=1.5, top_p=0.95, seed=i) for i in range(6)]
-    runner = build_runner(model, num_blocks=200, block_size=8)
+    runner = make_runner(model, num_blocks=200, block_size=8)
     alone = [
         drive(runner, [prompt], 24, sampling=[own])[0][0]
         for prompt, own in zip(prompts, params, strict=True)
@@ -149,19 +174,21 @@ def test_seeded_draws_survive_chunking_preemption_and_neighbours(model: LoadedMo
     assert tight[0] != alone[0]
 
 
-def test_equal_prompts_with_different_seeds_differ(model: LoadedModel) -> None:
+def test_equal_prompts_with_different_seeds_differ(
+    model: LoadedModel, make_runner: Callable[..., TorchRunner]
+) -> None:
     prompt = random_prompts(12)[0]
     params = [SamplingParams(temperature=2.0, seed=i) for i in range(4)]
 
-    outputs, _ = drive(build_runner(model, num_blocks=50), [prompt] * 4, 16, sampling=params)
+    outputs, _ = drive(make_runner(model, num_blocks=50), [prompt] * 4, 16, sampling=params)
 
     assert len({tuple(output) for output in outputs}) == 4
 
 
 def test_discarded_result_is_drawn_again_when_its_position_is_computed_again(
-    model: LoadedModel,
+    model: LoadedModel, make_runner: Callable[..., TorchRunner]
 ) -> None:
-    runner = build_runner(model, num_blocks=8, block_size=8)
+    runner = make_runner(model, num_blocks=8, block_size=8)
     prompt = random_prompts(5)[0]
     new = [NewSequence(0, RequestId(0), prompt, SamplingParams(temperature=1.0, seed=3))]
     whole = {"rows": [0], "starts": [0], "counts": [5], "samples": [True]}
@@ -177,8 +204,10 @@ def test_discarded_result_is_drawn_again_when_its_position_is_computed_again(
     assert first.tolist() == runner.execute(plan(3, **whole), []).tokens.tolist()
 
 
-def test_row_taken_over_forgets_its_last_owner(model: LoadedModel) -> None:
-    runner = build_runner(model, num_blocks=8, block_size=8)
+def test_row_taken_over_forgets_its_last_owner(
+    model: LoadedModel, make_runner: Callable[..., TorchRunner]
+) -> None:
+    runner = make_runner(model, num_blocks=8, block_size=8)
     long, short = random_prompts(20, 3)
     runner.execute(
         plan(
@@ -200,8 +229,10 @@ def test_row_taken_over_forgets_its_last_owner(model: LoadedModel) -> None:
     assert sampled.tokens.tolist() == greedy(model, short, 1)
 
 
-def test_chunks_that_do_not_end_a_prompt_sample_nothing(model: LoadedModel) -> None:
-    runner = build_runner(model, num_blocks=8, block_size=8)
+def test_chunks_that_do_not_end_a_prompt_sample_nothing(
+    model: LoadedModel, make_runner: Callable[..., TorchRunner]
+) -> None:
+    runner = make_runner(model, num_blocks=8, block_size=8)
     prompt = random_prompts(9)[0]
 
     first = runner.execute(
@@ -216,8 +247,10 @@ def test_chunks_that_do_not_end_a_prompt_sample_nothing(model: LoadedModel) -> N
     assert second.tokens.tolist() == greedy(model, prompt, 1)
 
 
-def test_rows_and_sequences_grow_past_the_first_arrays(model: LoadedModel) -> None:
-    runner = build_runner(model, num_blocks=200, block_size=8)
+def test_rows_and_sequences_grow_past_the_first_arrays(
+    model: LoadedModel, make_runner: Callable[..., TorchRunner]
+) -> None:
+    runner = make_runner(model, num_blocks=200, block_size=8)
     prompts = random_prompts(*[200, *[2] * 40])
 
     outputs, _ = drive(runner, prompts, 56)
@@ -226,14 +259,16 @@ def test_rows_and_sequences_grow_past_the_first_arrays(model: LoadedModel) -> No
     assert outputs[40] == greedy(model, prompts[40], 56)
 
 
-def test_row_that_is_not_finite_fails_alone(tmp_path: Path) -> None:
+def test_row_that_is_not_finite_fails_alone(
+    tmp_path: Path, make_runner: Callable[..., TorchRunner]
+) -> None:
     """Token 5's embedding is damaged: whoever says it fails, its blocks are reused, and nobody else notices."""
     tiny = Tiny(scale=0.15, tied=False)
     model = load_model(write_tiny(tmp_path / "t.gguf", tiny), "float32")
     broken = load_model(write_tiny(tmp_path / "t.gguf", tiny), "float32")
     broken.tensors["embed"] = broken.tensors["embed"].clone()
     broken.tensors["embed"][5] = torch.nan
-    runner = build_runner(broken, num_blocks=16, block_size=8)
+    runner = make_runner(broken, num_blocks=16, block_size=8)
     good = [p[p != 5] for p in random_prompts(20, 11)]
     bad = np.full(14, 5, np.int32)
     table = [(0, 0, 0), (0, 1, 1), (0, 2, 2), (1, 0, 3), (1, 1, 4), (2, 0, 5), (2, 1, 6)]
@@ -274,11 +309,13 @@ def test_row_that_is_not_finite_fails_alone(tmp_path: Path) -> None:
     assert int(decode.tokens[1]) == greedy(model, good[0], 2)[1]
 
 
-def test_bfloat16_stays_near_float32_on_every_shape(tmp_path: Path) -> None:
+def test_bfloat16_stays_near_float32_on_every_shape(
+    tmp_path: Path, make_runner: Callable[..., TorchRunner]
+) -> None:
     for i, tiny in enumerate(SHAPES.values()):
         path = write_tiny(tmp_path / f"{i}.gguf", tiny)
         half, prompts = load_model(path, "bfloat16"), random_prompts(30, 9)
-        outputs, _ = drive(build_runner(half, num_blocks=64), prompts, 12)
+        outputs, _ = drive(make_runner(half, num_blocks=64), prompts, 12)
         for prompt, output in zip(prompts, outputs, strict=True):
             history = [*prompt.tolist(), *output[:-1]]
             logits = reference_logits(
@@ -288,8 +325,20 @@ def test_bfloat16_stays_near_float32_on_every_shape(tmp_path: Path) -> None:
             assert (logits.amax(-1) - chosen < 0.05 * logits.std()).all()
 
 
-def test_closed_runner_fails_plainly(model: LoadedModel) -> None:
-    runner = build_runner(model, num_blocks=8)
+def test_more_threads_change_no_token(model: LoadedModel) -> None:
+    runner = build_runner(model, num_blocks=12, block_size=8, threads=3)
+    prompts = random_prompts(6, 25, 1, 40)
+
+    outputs, _ = drive(runner, prompts, 12)
+
+    runner.close()
+    assert outputs == [greedy(model, prompt, 12) for prompt in prompts]
+
+
+def test_closed_runner_fails_plainly(
+    model: LoadedModel, make_runner: Callable[..., TorchRunner]
+) -> None:
+    runner = make_runner(model, num_blocks=8)
     runner.close()
     runner.close()
 
@@ -297,18 +346,22 @@ def test_closed_runner_fails_plainly(model: LoadedModel) -> None:
         runner.execute(plan(0, rows=[0], starts=[0], counts=[1], samples=[True]), [])
 
 
-def test_pool_is_sized_by_bytes_and_never_past_what_rows_can_use(model: LoadedModel) -> None:
+def test_pool_is_sized_by_bytes_and_never_past_what_rows_can_use(
+    model: LoadedModel, make_runner: Callable[..., TorchRunner]
+) -> None:
     block_bytes = 16 * 2 * 2 * 2 * 64 * 4
 
-    assert build_runner(model, pool_bytes=10 * block_bytes + 5).num_blocks == 10
-    assert build_runner(model, max_context=100, max_batch=4).num_blocks == 25
+    assert make_runner(model, pool_bytes=10 * block_bytes + 5).num_blocks == 10
+    assert make_runner(model, max_context=100, max_batch=4).num_blocks == 25
     with pytest.raises(
         ConfigError, match=f"room for 5 bytes, but one block of 16 tokens takes {block_bytes}"
     ):
-        build_runner(model, pool_bytes=5)
+        make_runner(model, pool_bytes=5)
 
 
 @pytest.mark.parametrize("context", [0, 257])
-def test_context_outside_the_models_is_refused(context: int, model: LoadedModel) -> None:
+def test_context_outside_the_models_is_refused(
+    context: int, model: LoadedModel, make_runner: Callable[..., TorchRunner]
+) -> None:
     with pytest.raises(ConfigError, match=f"max_context is {context}; t allows 1 to 256"):
-        build_runner(model, max_context=context)
+        make_runner(model, max_context=context)

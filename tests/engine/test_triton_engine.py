@@ -1,5 +1,7 @@
 """The engine on the Triton backend, interpreted (natively by `make gpu`): the CPU backend's tokens, whatever shares the steps."""
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -8,6 +10,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig
 from engine.core.errors import ConfigError
 from engine.executor import SamplingParams
 from engine.loop import Engine
@@ -23,7 +26,7 @@ from engine.runner import TorchRunner, build_runner
 from engine.weights.load import LoadedModel, load_model
 from tests.engine.drive import GREEDY, drive
 from tests.engine.tiny import VOCABULARY, Tiny, write_tiny
-from tests.engine.toy import SpellingCodec, core_config, read, text_of
+from tests.engine.toy import SpellingCodec, read
 
 SHAPES = {
     "two layers": Tiny(heads=3, kv_heads=1, hidden=96, ffn=64, scale=0.2),
@@ -131,32 +134,95 @@ def test_what_the_kernels_cannot_serve_is_refused(tmp_path: Path) -> None:
         build_runner(model, num_blocks=4, block_size=24, device="cuda")
 
 
-async def streamed(runner: TorchRunner, prompts: list[NDArray[np.int32]]) -> list[str]:
-    """The texts of streams that run at once through the live engine."""
-    config = core_config(num_blocks=runner.num_blocks, block_size=runner.block_size, max_context=64)
+async def streamed(
+    runner: TorchRunner, generations: list[Generation], preemption: str = "recompute"
+) -> tuple[list[list[str]], Engine]:
+    """The texts of each generation's choices, all running at once through the live engine."""
+    config = CoreConfig(
+        memory=MemoryConfig(
+            num_blocks=runner.num_blocks,
+            block_size=runner.block_size,
+            host_blocks=runner.host_blocks,
+        ),
+        scheduler=SchedulerConfig(
+            max_context=64, token_budget=32, max_batch=8, preemption=preemption
+        ),
+    )
     engine = Engine(runner, config, SpellingCodec(), model_name="tiny")
-    texts = [""] * len(prompts)
+    texts = [[""] * own.num_sequences for own in generations]
 
     async def follow(i: int) -> None:
-        params = SamplingParams(seed=i, temperature=0.9, top_p=0.95)
-        own = Generation(prompt=prompts[i], max_tokens=4, sampling=params, ignore_eos=True)
-        texts[i] = text_of(await read(engine.open(own)))
+        for delta in await read(engine.open(generations[i])):
+            assert delta.error is None
+            texts[i][delta.index] += delta.text
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(engine.run)
         async with anyio.create_task_group() as streams:
-            for i in range(len(prompts)):
+            for i in range(len(generations)):
                 streams.start_soon(follow, i)
         engine.stop()
-    return texts
+    return texts, engine
+
+
+def drawing(prompt: NDArray[np.int32], seed: int, max_tokens: int = 4, **rest: int) -> Generation:
+    params = SamplingParams(seed=seed, temperature=0.9, top_p=0.95)
+    return Generation(
+        prompt=prompt, max_tokens=max_tokens, sampling=params, ignore_eos=True, **rest
+    )
+
+
+def take_turns(runner: TorchRunner) -> list[str]:
+    """Lets the runner's threads in one at a time, as the interpreter needs, which patches Triton's language while a kernel runs.
+
+    Returns the names of what was called, as it grows.
+    """
+    turn, calls = threading.Lock(), []
+
+    def guarded(name: str) -> Callable[..., object]:
+        method = getattr(runner, name)
+
+        def call(*args: object) -> object:
+            calls.append(name)
+            with turn:
+                return method(*args)
+
+        return call
+
+    for name in ("execute", "copy_out", "copy_in"):
+        setattr(runner, name, guarded(name))
+    return calls
 
 
 async def test_the_live_engine_streams_the_same_text_from_either_backend(tmp_path: Path) -> None:
     cpu, gpu = both(tiny_model(tmp_path, SHAPES["two layers"]), num_blocks=32, block_size=8)
-    prompts = prompts_of(4, 13, 7)
-    want = await streamed(cpu, prompts)
-    assert all(text.count("<") == 4 for text in want)
-    assert await streamed(gpu, prompts) == want
+    generations = [drawing(p, i) for i, p in enumerate(prompts_of(4, 13, 7))]
+    want, _ = await streamed(cpu, generations)
+    assert all(text.count("<") == 4 for (text,) in want)
+    assert (await streamed(gpu, generations))[0] == want
+
+
+async def test_choices_that_share_a_prompts_last_block_are_the_same_on_either_backend(
+    tmp_path: Path,
+) -> None:
+    cpu, gpu = both(tiny_model(tmp_path, SHAPES["biases"]), num_blocks=32, block_size=8)
+    generations = [drawing(prompts_of(5)[0], 3, num_sequences=3)]
+    want, _ = await streamed(cpu, generations)
+    assert len(set(want[0])) > 1
+    assert (await streamed(gpu, generations))[0] == want
+
+
+async def test_swapped_sequences_go_on_where_they_were(tmp_path: Path) -> None:
+    cpu, gpu = both(
+        tiny_model(tmp_path, SHAPES["biases"]), num_blocks=5, block_size=8, host_blocks=12
+    )
+    generations = [drawing(p, i, max_tokens=9) for i, p in enumerate(prompts_of(7, 6, 5))]
+    want, _ = await streamed(cpu, generations)
+    calls = take_turns(gpu)
+    got, _ = await streamed(gpu, generations, preemption="swap")
+    assert "copy_out" in calls
+    assert "copy_in" in calls
+    assert got == want
 
 
 def test_a_gpu_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

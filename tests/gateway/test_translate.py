@@ -17,13 +17,13 @@ CONFIG = gateway_config()
 
 async def completion(max_context: int = 512, **fields: Any) -> Generation:
     body = read_body(msgspec.json.encode({"prompt": "hi"} | fields), CompletionRequest)
-    return (await completion_ask(body, scripted(max_context=max_context), CONFIG)).generation
+    return (await completion_ask(body, scripted(max_context=max_context), CONFIG)).generations[0]
 
 
 async def chat(*messages: dict[str, Any], **fields: Any) -> tuple[str, Generation]:
     served = scripted()
     body = read_body(msgspec.json.encode({"messages": messages} | fields), ChatRequest)
-    generation = (await chat_ask(body, served, CONFIG)).generation
+    generation = (await chat_ask(body, served, CONFIG)).generations[0]
     return served.codec.decode(generation.prompt), generation
 
 

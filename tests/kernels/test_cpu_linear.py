@@ -79,10 +79,17 @@ def quantise(x: F32, team: Team) -> Bytes:
     return panel
 
 
-def product(x: F32, blocks: Bytes, team: Team, onto: F32 | None = None) -> F32:
-    """x @ weights.T through the kernels, added to `onto` if given."""
-    bits = 4 if blocks.shape[2] == 20 else 8
-    weights, extra = map(aligned, linear.pack_q4(blocks) if bits == 4 else linear.pack_q8(blocks))
+def packed(blocks: Bytes) -> tuple[Bytes, Bytes, int]:
+    """Weights, extra and bits, aligned."""
+    weights, extra, bits = linear.pack(blocks)
+    return aligned(weights), aligned(extra), bits
+
+
+def product(
+    x: F32, blocks: Bytes, team: Team, onto: F32 | None = None, bias: F32 | None = None
+) -> F32:
+    """x @ weights.T + bias through the kernels, added to `onto` if given."""
+    weights, extra, bits = packed(blocks)
     rows, outputs = len(x), len(blocks)
     count = np.array([rows], np.int64)
     panel = quantise(x, team)
@@ -97,7 +104,8 @@ def product(x: F32, blocks: Bytes, team: Team, onto: F32 | None = None) -> F32:
         address(out),
         4 * outputs,
     )
-    p.add(program.LINEAR, address(count), address(panel), *operands, int(onto is not None))
+    adding = (int(onto is not None), 0 if bias is None else address(bias))
+    p.add(program.LINEAR, address(count), address(panel), *operands, *adding)
     team.run(p.build())
     return out
 
@@ -160,6 +168,15 @@ def test_a_product_can_be_added_to_what_is_there(team: Team) -> None:
     assert np.array_equal(product(x, blocks, team, onto=there), there + product(x, blocks, team))
 
 
+def test_a_bias_is_added_before_what_is_there(team: Team) -> None:
+    x, there, bias = random_rows(9, 96), random_rows(9, 48, seed=2), random_rows(1, 48, seed=3)[0]
+    blocks = q8_0(48, 3)
+    plain = product(x, blocks, team)
+
+    assert np.array_equal(product(x, blocks, team, bias=bias), plain + bias)
+    assert np.array_equal(product(x, blocks, team, there, bias), (plain + bias) + there)
+
+
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_a_row_that_is_not_finite_stays_visible_and_harms_no_other(bad: float, team: Team) -> None:
     x = random_rows(9, 96)
@@ -190,26 +207,20 @@ def test_norm_then_quantise_agrees_with_float64(rows: int, team: Team) -> None:
     assert (error <= 0.501 * step[..., None]).all()
 
 
+@pytest.mark.parametrize("make", [q4_1, q8_0])
 @pytest.mark.parametrize("rows", [1, 5, 8, 19])
-def test_gated_products_agree_with_float64(rows: int, team: Team) -> None:
-    blocks = q4_1(128, 3)
-    weights, extra = map(aligned, linear.pack_q4(interleave_gate_up(blocks)))
-    x = random_rows(rows, 96) / 64
+def test_gated_products_agree_with_float64(make: object, rows: int, team: Team) -> None:
+    blocks = make(128, 3)  # type: ignore[operator]
+    weights, extra, bits = packed(interleave_gate_up(blocks))
+    x = random_rows(rows, 96) / (64 if bits == 4 else 1024)
     panel = quantise(x, team)
     count, out = np.array([rows], np.int64), poison(panel_bytes(rows, 64))
     p = Program()
-    p.add(
-        program.GATED,
-        address(count),
-        address(panel),
-        address(weights),
-        address(extra),
-        3,
-        2,
-        address(out),
-    )
+    operands = (address(panel), address(weights), address(extra), bits, 3, 2, address(out))
+    p.add(program.GATED, address(count), *operands)
     team.run(p.build())
-    gate, up = np.split(unpack(panel, rows, 3) @ reference.dequantise_q4_1(blocks).T, 2, axis=1)
+    dequantise = reference.dequantise_q4_1 if bits == 4 else reference.dequantise_q8_0
+    gate, up = np.split(unpack(panel, rows, 3) @ dequantise(blocks).T, 2, axis=1)
     expected = reference.swiglu(gate, up)
 
     step = np.abs(expected.reshape(rows, 2, 32)).max(-1) / 127

@@ -1,5 +1,6 @@
 """The team of threads: every item done once, whoever comes late, and an end that is one."""
 
+import gc
 import threading
 
 import numpy as np
@@ -7,8 +8,9 @@ import pytest
 
 from kernels.cpu import program
 from kernels.cpu.build import entry, is_built
+from kernels.cpu.host import physical_cores
 from kernels.cpu.paged import address
-from kernels.cpu.team import Program, Team, allocate, physical_cores
+from kernels.cpu.team import Program, Team, allocate
 
 
 def copies(frames: np.ndarray, pairs: np.ndarray, operations: int) -> np.ndarray:
@@ -84,6 +86,18 @@ def test_a_closed_team_has_no_threads_and_runs_nothing() -> None:
     assert threading.active_count() == before
     with pytest.raises(ValueError, match="closed"):
         team.run(np.zeros((0, program.OPERATION_WORDS), np.int64))
+
+
+def test_a_forgotten_team_has_no_threads_left_waiting_on_its_memory() -> None:
+    before = threading.active_count()
+    team = Team(3, 64)
+    team.run(np.zeros((0, program.OPERATION_WORDS), np.int64))
+    assert threading.active_count() == before + 2
+
+    del team
+    gc.collect()
+
+    assert threading.active_count() == before
 
 
 def test_a_team_has_at_least_one_thread() -> None:

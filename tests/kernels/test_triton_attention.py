@@ -89,6 +89,14 @@ def test_blocks_shared_by_sequences_are_read_by_each():
     check_causal(make_scene([(1, 70), (4, 50), (1, 48)], shared_blocks=2))
 
 
+def test_a_block_that_a_table_names_twice_is_read_twice():
+    scene = make_scene([(1, 75), (6, 30)])
+    for row in scene.batch.rows:
+        scene.table[row, :4] = scene.table[scene.batch.rows[0], 1]
+    check_causal(scene)
+    check_causal(scene, force_share=1)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_large_logits_do_not_overflow(dtype):
     scene = make_scene([(1, 90), (10, 40)], dtype=dtype, magnitude=30.0)
@@ -108,7 +116,7 @@ def test_rows_that_see_no_key_are_zero():
 
 
 @pytest.mark.parametrize("capability", [80, 90])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 def test_e4m3_keys_and_values_are_read_with_their_heads_scales(dtype, capability):
     scene = make_scene([(1, 70), (9, 33)], dtype=dtype, fp8=True)
     check_causal(scene, capability=capability, force_share=2)

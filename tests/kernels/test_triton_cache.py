@@ -211,3 +211,13 @@ def test_swapped_blocks_come_back_elsewhere_whole():
     assert torch.equal(pool[:, elsewhere.tolist()], before[:, frames.tolist()])
     others = [i for i in range(12) if i not in elsewhere]
     assert pool[:, others].isnan().all()
+
+
+@pytest.mark.parametrize(("sources", "targets"), [([0, 5], [3, 1]), ([0, 3, 3], [3, 4, 0])])
+def test_copies_leave_what_copying_in_order_leaves(sources, targets):
+    pool = torch.randn(2, 6, 1, 8, 64, device=DEVICE)
+    want = pool.clone()
+    for source, target in zip(sources, targets, strict=True):
+        want[:, target] = want[:, source]
+    HostPool(pool, 0).copy(np.array(sources, np.int32), np.array(targets, np.int32))
+    assert torch.equal(pool, want)

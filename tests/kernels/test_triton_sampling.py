@@ -8,7 +8,7 @@ import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.sampling.draw import Drawn, SamplingColumns, draw, top_logprobs
+from kernels.sampling.draw import IN_PROMPT, Drawn, SamplingColumns, draw, top_logprobs
 from kernels.sampling.philox import philox
 from tests.kernels.device import DEVICE, ints
 from tests.reference.token_draw import Params, logprob
@@ -27,7 +27,7 @@ def columns(rows: list[Params], vocab: int) -> SamplingColumns:
     for place, i in enumerate(penalised):
         count_row[i] = place
         np.add.at(counts[place], list(rows[i].output), 1)
-        counts[place, list(set(rows[i].prompt))] += 1 << 30
+        counts[place, list(set(rows[i].prompt))] += IN_PROMPT
     bias = [(t, v) for p in rows for t, v in p.bias.items()]
 
     def floats(name: str, dtype: torch.dtype = torch.float32) -> torch.Tensor:

@@ -53,6 +53,8 @@ class Manager:
         self.host_free = list(range(host_blocks - 1, -1, -1))
         self.layouts: dict[int, list[list[int]]] = {}
         self.last_hits = 0
+        self.evicted: list[int] = []
+        """Frames whose content left the index, for whoever wants to know."""
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.size)
@@ -107,6 +109,7 @@ class Manager:
         assert taken is not None
         for frame in taken[1]:
             self.prefixes.drop(frame)
+        self.evicted.extend(taken[1])
         return taken[0]
 
     def fork(self, parent: int, child: int) -> None:
