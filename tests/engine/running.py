@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 import anyio
 
 from engine.loop import Engine
+from engine.requests import Delta
 
 
 @asynccontextmanager
@@ -15,3 +16,11 @@ async def running(engine: Engine) -> AsyncIterator[None]:
         tasks.start_soon(engine.run)
         yield
         engine.stop()
+
+
+def said(deltas: list[Delta]) -> dict[int, list[int]]:
+    """Tokens of each choice, spelled by the toy codec."""
+    texts: dict[int, str] = {}
+    for delta in deltas:
+        texts[delta.index] = texts.get(delta.index, "") + delta.text
+    return {i: [int(token) for token in text[1:-1].split("><")] for i, text in texts.items()}
