@@ -89,8 +89,12 @@ class Planner:
             return rows, False
         before = book.num_off
         stalled = self._pressure.make_room(short)
-        for row in book.dependent & stalled:
-            stalled.update(book.groups[RequestId(int(table.request[row]))].rows)
+        for request in sorted({int(table.request[row]) for row in book.dependent & stalled}):
+            members = book.groups[RequestId(request)].rows
+            stalled.update(members)
+            # No plan names them, so none may carry their copies: it could fail, or they could leave before it has run.
+            self._pressure.take_back_copies(members)
+            book.shared_tails.update(members)
         if not stalled and book.num_off == before:
             return rows, False
         off = table.state[rows] != State.RUNNING

@@ -98,6 +98,12 @@ class Pressure:
         book.shared_tails.discard(row)
         return True
 
+    def take_back_copies(self, rows: list[int]) -> None:
+        """`rows` do not run in the step that is being planned: what was copied for it is not."""
+        book = self._book
+        for row, source, copy in book.memory.uncopy(rows):
+            book.record(records.Uncopied(book.next_step, row, source, copy))
+
     # -- going off ---------------------------------------------------------------------------------------------
 
     def preempt(self, group: Group) -> int:
@@ -118,8 +124,7 @@ class Pressure:
                 recompute_ns,
             )
         )
-        for row, source, copy in book.memory.uncopy(rows):
-            book.record(records.Uncopied(book.next_step, row, source, copy))
+        self.take_back_copies(rows)
         for row, tokens in zip(rows, known.tolist(), strict=True):
             book.stop_running(row)
             table.state[row] = State.OFF
