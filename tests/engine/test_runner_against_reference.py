@@ -18,7 +18,7 @@ from tests.engine.drive import drive
 from tests.engine.models.steps import prefill_step
 from tests.reference.llama_reference import reference_logits
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.timeout(900)]  # minutes where others load the machine
 
 LENGTHS = (17, 700, 1, 129, 33, 2, 255, 64, 511, 3, 100, 16, 300, 5, 127, 31, 400, 8, 200, 15)
 NEW_TOKENS = 48
