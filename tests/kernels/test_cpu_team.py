@@ -89,6 +89,7 @@ def test_a_closed_team_has_no_threads_and_runs_nothing() -> None:
 
 
 def test_a_forgotten_team_has_no_threads_left_waiting_on_its_memory() -> None:
+    gc.collect()  # whatever earlier tests forgot
     before = threading.active_count()
     team = Team(3, 64)
     team.run(np.zeros((0, program.OPERATION_WORDS), np.int64))
