@@ -4,7 +4,7 @@ Exit codes: 0 ok; 1 under --lockstep, the replay parts from the recording; 2 a s
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ OUTPUT = "Output"
 
 
 def replay(
+    context: typer.Context,
     trace: Annotated[
         Path,
         typer.Argument(
@@ -38,10 +39,31 @@ def replay(
         Path | None,
         typer.Option(help="TOML file with more hardware.", rich_help_panel=MACHINE),
     ] = None,
-    dtype: Annotated[str, typer.Option(help="Of the weights.", rich_help_panel=MACHINE)] = "bf16",
-    kv_dtype: Annotated[
-        str, typer.Option(help="Of the KV cache.", rich_help_panel=MACHINE)
+    block_table: Annotated[
+        Path | None,
+        typer.Option(
+            help="Figures of python -m kernels.bench: what each block size costs.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = None,
+    dtype: Annotated[
+        str,
+        typer.Option(
+            help="Of the weights: fp32, fp16, bf16, fp8, int8 or int4.", rich_help_panel=MACHINE
+        ),
     ] = "bf16",
+    kv_dtype: Annotated[
+        str,
+        typer.Option(
+            help="Of the KV cache: fp32, fp16, bf16, fp8 or int8.", rich_help_panel=MACHINE
+        ),
+    ] = "bf16",
+    tensor_parallel: Annotated[
+        int,
+        typer.Option(
+            "--tensor-parallel", "--tp", help="Devices a replica.", rich_help_panel=MACHINE
+        ),
+    ] = 1,
     num_blocks: Annotated[
         int | None,
         typer.Option(help="Size of the pool in blocks; else what fits.", rich_help_panel=MACHINE),
@@ -57,6 +79,13 @@ def replay(
             rich_help_panel=MACHINE,
         ),
     ] = 0.9,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help="Settings of another engine, such as vllm; flags given beside it come first.",
+            rich_help_panel=SCHEDULER,
+        ),
+    ] = None,
     block_size: Annotated[
         int, typer.Option(help="Tokens a block.", rich_help_panel=SCHEDULER)
     ] = 16,
@@ -184,9 +213,11 @@ def replay(
     ] = None,
 ) -> None:
     """Replay a trace through the scheduler on simulated hardware."""
+    from click.core import ParameterSource
     from rich.console import Console
 
     from sim.config import build_config
+    from sim.presets import preset as find_preset
     from sim.render import render
     from sim.replay import replay as run
     from sim.replay import resolve
@@ -201,11 +232,16 @@ def replay(
             code = replay_lockstep(trace, typer.echo)
         raise typer.Exit(code)
     with exit_on_error():
-        config = build_config(
+        chosen = {} if preset is None else find_preset(preset)
+        given = {
+            n for n in chosen if context.get_parameter_source(n) is not ParameterSource.DEFAULT
+        }
+        settings: dict[str, Any] = dict(
             model=model,
             hardware=hardware,
             dtype=dtype,
             kv_dtype=kv_dtype,
+            tensor_parallel=tensor_parallel,
             num_blocks=num_blocks,
             kv_gb=kv_gb,
             utilisation=utilisation,
@@ -234,7 +270,8 @@ def replay(
             seed=seed,
             until_s=until_s,
         )
-        resolved = resolve(config, hardware_file)
+        settings |= {name: value for name, value in chosen.items() if name not in given}
+        resolved = resolve(build_config(**settings), hardware_file, block_table)
         rows = open_trace(trace, strict=strict)
         report = run(rows, resolved, lambda requests: with_progress(requests, "replaying"))
         if json is not None:
