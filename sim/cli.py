@@ -187,7 +187,7 @@ def replay(
     from rich.console import Console
 
     from sim.config import build_config
-    from sim.render import render
+    from sim.report.terminal import render
     from sim.replay import replay as run
     from sim.replay import resolve
     from traces.figures import write_figures
