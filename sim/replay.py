@@ -16,7 +16,7 @@ from sim.ledger import Ledger, State
 from sim.models import find_model
 from sim.occupancy import Level as Totals
 from sim.pool import pool_budget
-from sim.report import (
+from sim.report.figures import (
     Batch,
     Counts,
     Memory,
