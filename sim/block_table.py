@@ -5,6 +5,7 @@ import math
 import re
 import tomllib
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ class BlockTable(Struct, frozen=True):
     def at(self, block_size: int) -> float:
         """Above 0, at most 1."""
         sizes = sorted(self.efficiency)
-        for small, large in zip(sizes, sizes[1:], strict=False):
+        for small, large in pairwise(sizes):
             if small <= block_size <= large:
                 share = math.log(block_size / small) / math.log(large / small)
                 return (1 - share) * self.efficiency[small] + share * self.efficiency[large]

@@ -4,7 +4,7 @@ Exit codes: 0 ok; 1 under --lockstep, the replay parts from the recording; 2 a s
 """
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -14,8 +14,18 @@ WORKLOAD = "Workload"
 OUTPUT = "Output"
 
 
+def _use_preset(context: typer.Context, name: str | None) -> str | None:
+    """Makes the preset's settings the defaults of the flags that are read after it."""
+    if name is not None:
+        from sim.presets import preset
+        from traces.terminal import exit_on_error
+
+        with exit_on_error():
+            context.default_map = {**(context.default_map or {}), **preset(name)}
+    return name
+
+
 def replay(
-    context: typer.Context,
     trace: Annotated[
         Path,
         typer.Argument(
@@ -84,6 +94,8 @@ def replay(
         typer.Option(
             help="Settings of another engine, such as vllm; flags given beside it come first.",
             rich_help_panel=SCHEDULER,
+            is_eager=True,
+            callback=_use_preset,
         ),
     ] = None,
     block_size: Annotated[
@@ -213,14 +225,12 @@ def replay(
     ] = None,
 ) -> None:
     """Replay a trace through the scheduler on simulated hardware."""
-    from click.core import ParameterSource
     from rich.console import Console
 
     from sim.config import build_config
-    from sim.presets import preset as find_preset
-    from sim.render import render
     from sim.replay import replay as run
     from sim.replay import resolve
+    from sim.report.terminal import render
     from traces.figures import write_figures
     from traces.formats import open_trace
     from traces.terminal import exit_on_error, with_progress
@@ -232,11 +242,7 @@ def replay(
             code = replay_lockstep(trace, typer.echo)
         raise typer.Exit(code)
     with exit_on_error():
-        chosen = {} if preset is None else find_preset(preset)
-        given = {
-            n for n in chosen if context.get_parameter_source(n) is not ParameterSource.DEFAULT
-        }
-        settings: dict[str, Any] = dict(
+        config = build_config(
             model=model,
             hardware=hardware,
             dtype=dtype,
@@ -270,8 +276,7 @@ def replay(
             seed=seed,
             until_s=until_s,
         )
-        settings |= {name: value for name, value in chosen.items() if name not in given}
-        resolved = resolve(build_config(**settings), hardware_file, block_table)
+        resolved = resolve(config, hardware_file, block_table)
         rows = open_trace(trace, strict=strict)
         report = run(rows, resolved, lambda requests: with_progress(requests, "replaying"))
         if json is not None:

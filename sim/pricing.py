@@ -1,8 +1,7 @@
 """The cost model that a replay asks for: the roofline, a fit to a recording, or a table. Knows files by their flag's words only."""
 
-
 from sim.cost import CostModel
-from sim.report import Resolved
+from sim.report.figures import Resolved
 from sim.roofline import Roofline
 
 

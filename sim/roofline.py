@@ -164,7 +164,9 @@ class Roofline:
     def leap_ns(self, work: StepWork, steps: int) -> NDArray[np.int64]:
         """`step_ns` of each of `steps` steps, in a few array operations of the same arithmetic."""
         host = self._host_of_ns(work)
-        times: NDArray[np.float64] = growing_context(work, steps) * self._context_ns
+        times: NDArray[np.float64] = np.multiply(
+            growing_context(work, steps), self._context_ns, dtype=np.float64
+        )
         times += self._without_context_ns(work)
         if self._overlap:
             np.maximum(times, host, out=times)
