@@ -92,7 +92,9 @@ def test_a_point_that_fails_says_why_and_the_rest_go_on(kilburn, tmp_path):
     assert result.exit_code == 1
     rows = list(csv.DictReader((tmp_path / "kilburn-sweep" / "sweep.csv").read_text().splitlines()))
     assert [bool(row["error"]) for row in rows] == [True, True, False, True]
-    assert "--token-budget (100) must be at least --max-batch (256)" in result.output
+    assert "--token-budget (100) must be at least --max-batch (256)" in " ".join(
+        result.output.split()
+    )
     assert "unknown model 'nope'" in " ".join(result.output.split())
 
 
