@@ -187,9 +187,9 @@ def replay(
     from rich.console import Console
 
     from sim.config import build_config
-    from sim.render import render
     from sim.replay import replay as run
     from sim.replay import resolve
+    from sim.report.terminal import render
     from traces.figures import write_figures
     from traces.formats import open_trace
     from traces.terminal import exit_on_error, with_progress

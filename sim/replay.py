@@ -16,7 +16,7 @@ from sim.ledger import Ledger, State
 from sim.models import find_model
 from sim.occupancy import Level as Totals
 from sim.pool import pool_budget
-from sim.report import (
+from sim.report.figures import (
     Batch,
     Counts,
     Memory,
@@ -28,7 +28,7 @@ from sim.report import (
 )
 from sim.roofline import Efficiency, Roofline
 from sim.router import make_router
-from sim.twin import Run, SwapPath, run_twin
+from sim.twin import Fleet, Run, SwapPath, run_twin
 from traces.formats import Trace
 from traces.schema import TraceRequest
 from traces.shaping import hash_block_tokens, shaped
@@ -100,13 +100,13 @@ def core_config(resolved: Resolved, cost: CostModel) -> CoreConfig:
     )
 
 
-def replay(trace: Trace, resolved: Resolved, watch: Watch | None = None) -> ReplayReport:
-    """Replays the trace's requests and reports.
-
-    Raises:
-        TraceError: a bad row under the trace's `strict`, or no request in the whole trace.
-        ConfigError: the trace needs arrivals, or a setting does not fit it.
-    """
+def simulate(
+    requests: Iterable[TraceRequest],
+    resolved: Resolved,
+    hash_block_tokens: int,
+    on_start: Callable[[Fleet], None] | None = None,
+) -> Run:
+    """Runs requests, as they are, through the machine: what `replay` reports on. `on_start` sees the fleet before the clock runs."""
     settings = resolved.settings
     cost = Roofline(
         resolved.hardware, resolved.model, settings.dtype, settings.kv_dtype, resolved.efficiency
@@ -116,28 +116,34 @@ def replay(trace: Trace, resolved: Resolved, watch: Watch | None = None) -> Repl
         bandwidth = settings.link_gb_per_s * 1e9
         swap = SwapPath(resolved.pool.block_bytes, bandwidth, settings.replicas_per_link)
     core = core_config(resolved, cost)
-    schedulers = [Scheduler(core) for _ in range(settings.replicas)]
-    requests: Iterable[TraceRequest] = shaped(trace, settings.shaping)
-    if watch is not None:
-        requests = watch(requests)
-    until_ns = None if settings.until_s is None else round(settings.until_s * 1e9)
-    run = run_twin(
+    return run_twin(
         requests,
-        schedulers,
+        [Scheduler(core) for _ in range(settings.replicas)],
         cost,
         router=make_router(settings.router),
         num_sequences=settings.num_sequences,
-        hash_block_tokens=hash_block_tokens(trace, settings.shaping),
+        hash_block_tokens=hash_block_tokens,
         swap=swap,
-        until_ns=until_ns,
+        until_ns=None if settings.until_s is None else round(settings.until_s * 1e9),
+        on_start=on_start,
     )
+
+
+def replay(trace: Trace, resolved: Resolved, watch: Watch | None = None) -> ReplayReport:
+    """Replays the trace's requests and reports.
+
+    Raises:
+        TraceError: a bad row under the trace's `strict`, or no request in the whole trace.
+        ConfigError: the trace needs arrivals, or a setting does not fit it.
+    """
+    settings = resolved.settings
+    requests: Iterable[TraceRequest] = shaped(trace, settings.shaping)
+    if watch is not None:
+        requests = watch(requests)
+    run = simulate(requests, resolved, hash_block_tokens(trace, settings.shaping))
     ledger = run.ledger
     if not len(ledger):
-        first = trace.bad_rows[0] if trace.bad_rows else None
-        if first is None:
-            raise TraceError("the trace has no requests", file=trace.name)
-        message = f"none of the trace's {sum(trace.bad_counts.values())} rows can be used: {first.message}"
-        raise TraceError(message, file=trace.name, line=first.line)
+        raise no_requests(trace)
     latencies = ledger.latencies()
     return ReplayReport(
         config_sha256=config_hash(resolved),
@@ -152,6 +158,17 @@ def replay(trace: Trace, resolved: Resolved, watch: Watch | None = None) -> Repl
         tpot_ms=spread(latencies.tpot_ms),
         e2e_ms=spread(latencies.e2e_ms),
     )
+
+
+def no_requests(trace: Trace) -> TraceError:
+    """What is wrong with a trace, read to its end, that gave no request."""
+    first = trace.bad_rows[0] if trace.bad_rows else None
+    if first is None:
+        return TraceError("the trace has no requests", file=trace.name)
+    message = (
+        f"none of the trace's {sum(trace.bad_counts.values())} rows can be used: {first.message}"
+    )
+    return TraceError(message, file=trace.name, line=first.line)
 
 
 def _trace_summary(trace: Trace, ledger: Ledger) -> TraceSummary:

@@ -98,7 +98,7 @@ def test_two_runs_give_the_same_bytes_whatever_the_hash_seed(tmp_path):
 
 def test_replay_imports_no_torch():
     program = (
-        "import sys, sim.cli, sim.replay, sim.render; sys.exit('torch' in sys.modules or"
+        "import sys, sim.cli, sim.replay, sim.report.terminal; sys.exit('torch' in sys.modules or"
         " 'starlette' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
