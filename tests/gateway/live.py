@@ -17,6 +17,7 @@ from engine.scripted import ScriptedExecutor
 from gateway.config import GatewayConfig
 from gateway.engine import Served
 from gateway.server import Server, bind, url_of
+from gateway.tenants import Tenants
 from tests.gateway.vocabulary import END, FIRST_PIECE, byte_chat, byte_codec
 
 MODEL = "scripted"
@@ -35,6 +36,9 @@ def scripted(
     pace: Callable[[Plan], None] | None = None,
     step_fault: Callable[[Plan], Exception | None] | None = None,
     row_fault: Callable[[int, int], str | None] | None = None,
+    tenants: Tenants | None = None,
+    policy: str = "fcfs",
+    max_batch: int = 64,
 ) -> Served:
     """A model that says `pieces`, a token each, then ends; without them, pseudo-random bytes without end."""
     codec = byte_codec(pieces or ())
@@ -53,12 +57,17 @@ def scripted(
     config = msgspec.convert(
         {
             "memory": {"num_blocks": num_blocks, "block_size": 4},
-            "scheduler": {"max_context": max_context, "token_budget": 64, "max_batch": 64},
+            "scheduler": {
+                "max_context": max_context,
+                "token_budget": 64,
+                "max_batch": max_batch,
+                "policy": policy,
+            },
         },
         CoreConfig,
     )
     engine = Engine(executor, config, codec, model_name=MODEL, max_queue_requests=max_queue)
-    return Served(engine, codec, byte_chat(codec))
+    return Served(engine, codec, byte_chat(codec), tenants or Tenants())
 
 
 @contextmanager
