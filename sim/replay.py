@@ -9,14 +9,16 @@ from pathlib import Path
 from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig, SwapCosts
 from engine.core.errors import TraceError
 from engine.core.scheduler import Scheduler
+from sim.block_table import load_block_table
 from sim.config import ReplayConfig, config_hash
-from sim.cost import CostModel, StepWork
+from sim.cost import CostModel, prefill_work
 from sim.hardware import find_hardware
 from sim.ledger import Ledger, State
 from sim.models import find_model
 from sim.occupancy import Level as Totals
 from sim.pool import pool_budget
-from sim.report import (
+from sim.pricing import make_cost
+from sim.report.figures import (
     Batch,
     Counts,
     Memory,
@@ -28,7 +30,7 @@ from sim.report import (
 )
 from sim.roofline import Efficiency, Roofline
 from sim.router import make_router
-from sim.twin import Run, SwapPath, run_twin
+from sim.twin import Fleet, Run, SwapPath, run_twin
 from traces.formats import Trace
 from traces.schema import TraceRequest
 from traces.shaping import hash_block_tokens, shaped
@@ -38,12 +40,15 @@ Watch = Callable[[Iterable[TraceRequest]], Iterable[TraceRequest]]
 """Sees the requests as they are read, and passes them on."""
 
 
-def resolve(config: ReplayConfig, hardware_file: Path | None = None) -> Resolved:
+def resolve(
+    config: ReplayConfig, hardware_file: Path | None = None, block_table: Path | None = None
+) -> Resolved:
     """Names looked up, pool sized.
 
     Raises:
-        ConfigError: an unknown model or hardware, or no room for the pool.
+        ConfigError: an unknown model or hardware, a file that cannot be used, or no room for the pool.
     """
+    blocks = load_block_table(block_table)
     model = find_model(config.model)
     hardware = find_hardware(config.hardware, hardware_file)
     pool = pool_budget(
@@ -55,6 +60,7 @@ def resolve(config: ReplayConfig, hardware_file: Path | None = None) -> Resolved
         token_budget=config.token_budget,
         max_batch=config.max_batch,
         utilisation=config.utilisation,
+        tensor_parallel=config.tensor_parallel,
         num_blocks=config.num_blocks,
         kv_gb=config.kv_gb,
     )
@@ -64,6 +70,8 @@ def resolve(config: ReplayConfig, hardware_file: Path | None = None) -> Resolved
         hardware=hardware,
         cost_model=Roofline.name,
         efficiency=Efficiency(),
+        block_efficiency=blocks.at(config.block_size),
+        block_table=blocks.source,
         pool=pool,
         max_context=config.max_context or model.max_context,
     )
@@ -73,7 +81,7 @@ def core_config(resolved: Resolved, cost: CostModel) -> CoreConfig:
     """What the scheduler is built from; its log is off, decisions are the same. `cost` says what `auto` preemption weighs."""
     settings = resolved.settings
     budget = settings.token_budget
-    prefill_ns = cost.step_ns(StepWork(budget, 1, 1, budget, budget * (budget + 1) // 2))
+    prefill_ns = cost.step_ns(prefill_work(budget))
     return CoreConfig(
         memory=MemoryConfig(
             num_blocks=resolved.pool.num_blocks,
@@ -100,6 +108,33 @@ def core_config(resolved: Resolved, cost: CostModel) -> CoreConfig:
     )
 
 
+def simulate(
+    requests: Iterable[TraceRequest],
+    resolved: Resolved,
+    hash_block_tokens: int,
+    on_start: Callable[[Fleet], None] | None = None,
+) -> Run:
+    """Runs requests, as they are, through the machine: what `replay` reports on. `on_start` sees the fleet before the clock runs."""
+    settings = resolved.settings
+    cost = make_cost(resolved)
+    swap = None
+    if settings.host_gb:
+        bandwidth = settings.link_gb_per_s * 1e9
+        swap = SwapPath(resolved.pool.block_bytes, bandwidth, settings.replicas_per_link)
+    core = core_config(resolved, cost)
+    return run_twin(
+        requests,
+        [Scheduler(core) for _ in range(settings.replicas)],
+        cost,
+        router=make_router(settings.router),
+        num_sequences=settings.num_sequences,
+        hash_block_tokens=hash_block_tokens,
+        swap=swap,
+        until_ns=None if settings.until_s is None else round(settings.until_s * 1e9),
+        on_start=on_start,
+    )
+
+
 def replay(trace: Trace, resolved: Resolved, watch: Watch | None = None) -> ReplayReport:
     """Replays the trace's requests and reports.
 
@@ -108,36 +143,13 @@ def replay(trace: Trace, resolved: Resolved, watch: Watch | None = None) -> Repl
         ConfigError: the trace needs arrivals, or a setting does not fit it.
     """
     settings = resolved.settings
-    cost = Roofline(
-        resolved.hardware, resolved.model, settings.dtype, settings.kv_dtype, resolved.efficiency
-    )
-    swap = None
-    if settings.host_gb:
-        bandwidth = settings.link_gb_per_s * 1e9
-        swap = SwapPath(resolved.pool.block_bytes, bandwidth, settings.replicas_per_link)
-    core = core_config(resolved, cost)
-    schedulers = [Scheduler(core) for _ in range(settings.replicas)]
     requests: Iterable[TraceRequest] = shaped(trace, settings.shaping)
     if watch is not None:
         requests = watch(requests)
-    until_ns = None if settings.until_s is None else round(settings.until_s * 1e9)
-    run = run_twin(
-        requests,
-        schedulers,
-        cost,
-        router=make_router(settings.router),
-        num_sequences=settings.num_sequences,
-        hash_block_tokens=hash_block_tokens(trace, settings.shaping),
-        swap=swap,
-        until_ns=until_ns,
-    )
+    run = simulate(requests, resolved, hash_block_tokens(trace, settings.shaping))
     ledger = run.ledger
     if not len(ledger):
-        first = trace.bad_rows[0] if trace.bad_rows else None
-        if first is None:
-            raise TraceError("the trace has no requests", file=trace.name)
-        message = f"none of the trace's {sum(trace.bad_counts.values())} rows can be used: {first.message}"
-        raise TraceError(message, file=trace.name, line=first.line)
+        raise no_requests(trace)
     latencies = ledger.latencies()
     return ReplayReport(
         config_sha256=config_hash(resolved),
@@ -152,6 +164,17 @@ def replay(trace: Trace, resolved: Resolved, watch: Watch | None = None) -> Repl
         tpot_ms=spread(latencies.tpot_ms),
         e2e_ms=spread(latencies.e2e_ms),
     )
+
+
+def no_requests(trace: Trace) -> TraceError:
+    """What is wrong with a trace, read to its end, that gave no request."""
+    first = trace.bad_rows[0] if trace.bad_rows else None
+    if first is None:
+        return TraceError("the trace has no requests", file=trace.name)
+    message = (
+        f"none of the trace's {sum(trace.bad_counts.values())} rows can be used: {first.message}"
+    )
+    return TraceError(message, file=trace.name, line=first.line)
 
 
 def _trace_summary(trace: Trace, ledger: Ledger) -> TraceSummary:

@@ -7,7 +7,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from sim.report import ReplayReport
+from sim.report.figures import ReplayReport
 from traces.render import bad_rows
 from traces.stats import Spread
 
