@@ -6,7 +6,7 @@ the recorded ones were, block by block. Knows recordings and the core; knows no 
 
 from collections import deque
 from pathlib import Path
-from typing import assert_never
+from typing import Protocol, assert_never
 
 import numpy as np
 from msgspec import Struct
@@ -76,7 +76,19 @@ class Rows:
         return [self._sequences[row] for row in rows.tolist()]
 
 
-def check_journal(path: Path) -> tuple[Inputs, Verdict]:
+class Witness(Protocol):
+    """Who is told the plans as they are made again."""
+
+    def planned(self, plan: Plan, call: Schedule) -> None:
+        """`call` gave `plan`."""
+        ...
+
+    def committed(self, call: Commit) -> None:
+        """The oldest open plan was committed by `call`."""
+        ...
+
+
+def check_journal(path: Path, witness: Witness | None = None) -> tuple[Inputs, Verdict]:
     """Makes the recorded calls again; what the twin is to be told, and the verdict.
 
     Raises:
@@ -84,7 +96,7 @@ def check_journal(path: Path) -> tuple[Inputs, Verdict]:
     """
     comparison = Comparison()
     with RecordingReader(path) as reader:
-        replay = _Journal(reader.header.config)
+        replay = _Journal(reader.header.config, witness)
         for entry in reader.entries():
             try:
                 call = replay.make(entry.call)
@@ -99,8 +111,9 @@ def check_journal(path: Path) -> tuple[Inputs, Verdict]:
 class _Journal:
     """A fresh core, to which recorded calls are made."""
 
-    def __init__(self, config: CoreConfig) -> None:
+    def __init__(self, config: CoreConfig, witness: Witness | None) -> None:
         self.inputs = Inputs()
+        self._witness = witness
         self._scheduler = Scheduler(config)
         self._block_size = config.memory.block_size
         self._aliases = PlainAliases(config.memory.block_size)
@@ -130,10 +143,14 @@ class _Journal:
             case Schedule():
                 made = core.schedule(now)
                 self._take_in(made)
+                if self._witness is not None and isinstance(made, Plan):
+                    self._witness.planned(made, call)
                 if now != self._last_commit and self.inputs.wakes[-1:] != [now]:
                     self.inputs.wakes.append(now)
                 return journal.scheduled(call.call, now, made, aliases)
             case Commit():
+                if self._witness is not None:
+                    self._witness.committed(call)
                 return self._commit(call, now)
             case Transferred():
                 core.transfer_done(call.transfer, call.ok, now)

@@ -1,0 +1,66 @@
+"""The steps of a recording as a cost model sees them: what each computed, and how long it took. Knows no fit.
+
+A step's time runs from when it could begin, its plan being made and the step before it over, to its end: what the host needs between two
+steps is part of it. How late the live loop took the results in is told apart.
+"""
+
+from pathlib import Path
+
+from msgspec import Struct
+
+from engine.core.errors import TraceError
+from engine.core.journal import Commit, Schedule
+from engine.core.plan import Plan
+from sim.cost import StepWork, work_of
+from sim.rerun import check_journal
+
+
+class RecordedStep(Struct, frozen=True):
+    """One step that did not fail."""
+
+    work: StepWork
+    ns: int
+    """From when it could begin to its end."""
+    lag_ns: int
+    """From its end to its commit."""
+
+
+class RecordedSteps:
+    """Told the plans and commits of a recording in order; gathers its steps."""
+
+    def __init__(self) -> None:
+        self.steps: list[RecordedStep] = []
+        self._planned: dict[int, tuple[StepWork, int]] = {}
+        self._last_end = 0
+
+    def planned(self, plan: Plan, call: Schedule) -> None:
+        """`call` gave `plan`."""
+        self._planned[plan.step] = work_of(plan), call.now
+
+    def committed(self, call: Commit) -> None:
+        """The oldest open plan was committed by `call`."""
+        work, planned = self._planned.pop(call.step)
+        begin = max(planned, self._last_end)
+        self._last_end = call.ended
+        if call.failed is None:
+            self.steps.append(RecordedStep(work, call.ended - begin, call.now - call.ended))
+
+
+def read_steps(path: Path) -> list[RecordedStep]:
+    """Every step of the recording, in order.
+
+    Raises:
+        TraceError: the file is no recording, is damaged, does not follow from its calls, or has no step.
+    """
+    steps = RecordedSteps()
+    _, verdict = check_journal(path, steps)
+    if verdict.difference is not None:
+        raise TraceError(
+            "the recorded calls do not give the recorded decisions, so its steps cannot be known; "
+            "see --lockstep",
+            file=str(path),
+            line=verdict.difference.line,
+        )
+    if not steps.steps:
+        raise TraceError("the recording has no step to learn from", file=str(path))
+    return steps.steps
