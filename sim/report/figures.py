@@ -83,6 +83,7 @@ class Batch(Struct, frozen=True, kw_only=True):
     mean_running: float
     mean_waiting: float
     preemptions: int
+    first_preemption_s: float | None
     swaps: int
     """Of the preemptions, those that moved blocks to the host."""
     link_busy_share: float | None
@@ -99,6 +100,10 @@ class Memory(Struct, frozen=True, kw_only=True):
     """Of all replicas."""
     peak_blocks: int
     """Held at once, of one replica."""
+    peak_s: float
+    """When so many were first held."""
+    peak_replica: int
+    """Of which replica, from 0."""
     mean_used_tokens: float
     """Hold a computed token state."""
     mean_unused_tokens: float
@@ -126,6 +131,37 @@ class Series(Struct, frozen=True, kw_only=True):
     running: list[float]
     waiting: list[float]
     busy: list[float]
+    preemptions: list[int]
+    """In the bin, of all replicas."""
+
+
+class Distributions(Struct, frozen=True, kw_only=True):
+    """The whole distributions: at place i the value that a share of `share[i]` does not exceed. Empty where there are no samples."""
+
+    share: list[float]
+    ttft_ms: list[float]
+    tpot_ms: list[float]
+    e2e_ms: list[float]
+
+
+class Lengths(Struct, frozen=True, kw_only=True):
+    """Tokens of the requests that are done."""
+
+    prompt_tokens: Spread
+    output_tokens: Spread
+    total_tokens: Spread
+
+
+class FindingText(Struct, frozen=True, kw_only=True):
+    """A sentence that the figures carry."""
+
+    code: str
+    figure: str
+    sentence: str
+    source: str
+    """What it was computed from."""
+    warm: bool = False
+    """Something went wrong, or is about to."""
 
 
 class ReplayReport(Struct, frozen=True, kw_only=True):
@@ -147,3 +183,9 @@ class ReplayReport(Struct, frozen=True, kw_only=True):
     batch: Batch
     memory: Memory
     over_time: Series
+    distributions: Distributions
+    lengths: Lengths
+    biases: list[str]
+    """What the figures leave out, in sentences."""
+    findings: list[FindingText] = []
+    """In order of weight."""
