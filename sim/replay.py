@@ -13,16 +13,19 @@ from numpy.typing import NDArray
 from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig, SwapCosts
 from engine.core.errors import TraceError
 from engine.core.scheduler import Scheduler
+from sim.block_table import load_block_table
 from sim.config import ReplayConfig, config_hash
-from sim.cost import CostModel, StepWork
+from sim.cost import CostModel, prefill_work
 from sim.hardware import find_hardware
 from sim.ledger import Ledger, State
 from sim.models import find_model
 from sim.occupancy import Level as Totals
 from sim.pool import pool_budget
+from sim.pricing import make_cost
 from sim.report.biases import biases
 from sim.report.figures import (
     Batch,
+    Cost,
     Counts,
     Distributions,
     Lengths,
@@ -46,12 +49,15 @@ Watch = Callable[[Iterable[TraceRequest]], Iterable[TraceRequest]]
 """Sees the requests as they are read, and passes them on."""
 
 
-def resolve(config: ReplayConfig, hardware_file: Path | None = None) -> Resolved:
+def resolve(
+    config: ReplayConfig, hardware_file: Path | None = None, block_table: Path | None = None
+) -> Resolved:
     """Names looked up, pool sized.
 
     Raises:
-        ConfigError: an unknown model or hardware, or no room for the pool.
+        ConfigError: an unknown model or hardware, a file that cannot be used, or no room for the pool.
     """
+    blocks = load_block_table(block_table)
     model = find_model(config.model)
     hardware = find_hardware(config.hardware, hardware_file)
     pool = pool_budget(
@@ -63,6 +69,7 @@ def resolve(config: ReplayConfig, hardware_file: Path | None = None) -> Resolved
         token_budget=config.token_budget,
         max_batch=config.max_batch,
         utilisation=config.utilisation,
+        tensor_parallel=config.tensor_parallel,
         num_blocks=config.num_blocks,
         kv_gb=config.kv_gb,
     )
@@ -72,6 +79,8 @@ def resolve(config: ReplayConfig, hardware_file: Path | None = None) -> Resolved
         hardware=hardware,
         cost_model=Roofline.name,
         efficiency=Efficiency(),
+        block_efficiency=blocks.at(config.block_size),
+        block_table=blocks.source,
         pool=pool,
         max_context=config.max_context or model.max_context,
     )
@@ -81,7 +90,7 @@ def core_config(resolved: Resolved, cost: CostModel) -> CoreConfig:
     """What the scheduler is built from; its log is off, decisions are the same. `cost` says what `auto` preemption weighs."""
     settings = resolved.settings
     budget = settings.token_budget
-    prefill_ns = cost.step_ns(StepWork(budget, 1, 1, budget, budget * (budget + 1) // 2))
+    prefill_ns = cost.step_ns(prefill_work(budget))
     return CoreConfig(
         memory=MemoryConfig(
             num_blocks=resolved.pool.num_blocks,
@@ -125,20 +134,17 @@ def simulate(
         until_ns: Stop there, instead of where the settings say.
     """
     settings = resolved.settings
-    cost = Roofline(
-        resolved.hardware, resolved.model, settings.dtype, settings.kv_dtype, resolved.efficiency
-    )
+    cost = make_cost(resolved)
     swap = None
     if settings.host_gb:
         bandwidth = settings.link_gb_per_s * 1e9
         swap = SwapPath(resolved.pool.block_bytes, bandwidth, settings.replicas_per_link)
     core = core_config(resolved, cost)
-    schedulers = [Scheduler(core) for _ in range(settings.replicas)]
     if until_ns is None and settings.until_s is not None:
         until_ns = round(settings.until_s * 1e9)
     return run_twin(
         requests,
-        schedulers,
+        [Scheduler(core) for _ in range(settings.replicas)],
         cost,
         router=make_router(settings.router),
         num_sequences=settings.num_sequences,
@@ -176,11 +182,7 @@ def replay_in_full(
     run = simulate(requests, resolved, block_tokens)
     ledger = run.ledger
     if not len(ledger):
-        first = trace.bad_rows[0] if trace.bad_rows else None
-        if first is None:
-            raise TraceError("the trace has no requests", file=trace.name)
-        message = f"none of the trace's {sum(trace.bad_counts.values())} rows can be used: {first.message}"
-        raise TraceError(message, file=trace.name, line=first.line)
+        raise no_requests(trace)
     latencies = ledger.latencies()
     report = ReplayReport(
         config_sha256=config_hash(resolved),
@@ -201,9 +203,29 @@ def replay_in_full(
             e2e_ms=quantiles(latencies.e2e_ms),
         ),
         lengths=_lengths(ledger),
+        cost=_cost(_throughput(run), resolved),
         biases=biases(resolved, trace.format, block_tokens),
     )
     return replace(report, findings=findings(report)), run
+
+
+def _cost(speed: Throughput, resolved: Resolved) -> Cost | None:
+    price = resolved.hardware.usd_per_hour
+    if price is None:
+        return None
+    devices = resolved.settings.replicas * resolved.settings.tensor_parallel
+    spent = price * devices * speed.simulated_s / 3600
+    output = speed.output_tokens
+    tokens = output + speed.prompt_tokens
+    return Cost(
+        usd_per_hour=price * devices,
+        usd_per_million_output_tokens=1e6 * spent / output if output else None,
+        usd_per_million_tokens=1e6 * spent / tokens if tokens else None,
+        devices=devices,
+        usd_per_device_hour=price,
+        price_date=resolved.hardware.price_date,
+        price_source=resolved.hardware.price_source,
+    )
 
 
 def _lengths(ledger: Ledger) -> Lengths:
@@ -213,6 +235,17 @@ def _lengths(ledger: Ledger) -> Lengths:
         output_tokens=spread(outputs),
         total_tokens=spread(prompts + outputs),
     )
+
+
+def no_requests(trace: Trace) -> TraceError:
+    """What is wrong with a trace, read to its end, that gave no request."""
+    first = trace.bad_rows[0] if trace.bad_rows else None
+    if first is None:
+        return TraceError("the trace has no requests", file=trace.name)
+    message = (
+        f"none of the trace's {sum(trace.bad_counts.values())} rows can be used: {first.message}"
+    )
+    return TraceError(message, file=trace.name, line=first.line)
 
 
 def _trace_summary(trace: Trace, ledger: Ledger) -> TraceSummary:

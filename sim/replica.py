@@ -296,6 +296,7 @@ class Replica:
         """The series during steps that end at `ends`, [n], and from then on; `grown`, [n + 1]: blocks begun since the level was taken."""
         assert self._work is not None
         base, size, done = self._level, self._work.num_sequences, len(ends)
+        before = self.timeline.end_ns
         held = base.held_blocks + grown
         free = self.scheduler.allocator.total_blocks - base.held_blocks
         cached = np.minimum(base.cached_blocks, free - grown)
@@ -307,7 +308,8 @@ class Replica:
         self._level = Level(*after, base.running, base.waiting, base.busy)
         if after[0] > self.max_held_blocks:
             self.max_held_blocks = after[0]
-            self.peak_ns = int(ends[held.searchsorted(after[0]) - 1])
+            first = int(held.searchsorted(after[0]))
+            self.peak_ns = int(ends[first - 1]) if first else before
 
     def _computed(self, steps: int) -> None:
         """So many more steps of the running leap are over."""

@@ -22,6 +22,10 @@ class Resolved(Struct, frozen=True, kw_only=True):
     hardware: Hardware
     cost_model: str
     efficiency: Efficiency
+    block_efficiency: float
+    """What reading KV blocks of this size reaches, of the best size."""
+    block_table: str
+    """Where that comes from."""
     pool: PoolBudget
     max_context: int
 
@@ -152,6 +156,19 @@ class Lengths(Struct, frozen=True, kw_only=True):
     total_tokens: Spread
 
 
+class Cost(Struct, frozen=True, kw_only=True):
+    """Of all devices over the simulated time, idle ones included."""
+
+    usd_per_hour: float
+    usd_per_million_output_tokens: float | None
+    usd_per_million_tokens: float | None
+    """Prompt and output tokens of what was served."""
+    devices: int
+    usd_per_device_hour: float
+    price_date: str
+    price_source: str
+
+
 class FindingText(Struct, frozen=True, kw_only=True):
     """A sentence that the figures carry."""
 
@@ -185,6 +202,8 @@ class ReplayReport(Struct, frozen=True, kw_only=True):
     over_time: Series
     distributions: Distributions
     lengths: Lengths
+    cost: Cost | None
+    """Null where the hardware has no price."""
     biases: list[str]
     """What the figures leave out, in sentences."""
     findings: list[FindingText] = []

@@ -172,9 +172,24 @@ def _prefixes(report: ReplayReport) -> FindingText | None:
     )
 
 
+def _cost(report: ReplayReport) -> FindingText | None:
+    cost, speed = report.cost, report.throughput
+    if cost is None or cost.usd_per_million_output_tokens is None:
+        return None
+    return FindingText(
+        code="cost",
+        figure=f"${cost.usd_per_million_output_tokens:.2f}",
+        sentence=(
+            f"A million output tokens cost ${cost.usd_per_million_output_tokens:.2f} at this load, prompts included, on {cost.devices} × {report.config.hardware.name} at "
+            f"${cost.usd_per_device_hour:g} an hour each: {speed.output_tokens_per_s:,.0f} tokens a second come out and {speed.prompt_tokens_per_s:,.0f} go in."
+        ),
+        source=f"Price: {cost.price_source}, {cost.price_date}; paid over the whole simulated time, idle or not.",
+    )
+
+
 def _speed(report: ReplayReport) -> FindingText | None:
     speed = report.throughput
-    if not speed.output_tokens:
+    if not speed.output_tokens or report.cost is not None:
         return None
     return FindingText(
         code="speed",
@@ -188,5 +203,5 @@ def _speed(report: ReplayReport) -> FindingText | None:
 
 
 _FINDERS: Final[tuple[Callable[[ReplayReport], FindingText | None], ...]] = (
-    _lost, _paging, _preemptions, _limit, _latency, _prefixes, _waste, _speed,
+    _lost, _paging, _preemptions, _limit, _latency, _prefixes, _cost, _waste, _speed,
 )  # fmt: skip

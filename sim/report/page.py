@@ -70,8 +70,9 @@ def document(
 
 
 def _machines(report: ReplayReport) -> str:
-    replicas = report.config.settings.replicas
-    return f"{replicas} × " if replicas > 1 else ""
+    settings = report.config.settings
+    devices = settings.replicas * settings.tensor_parallel
+    return f"{devices} × " if devices > 1 else ""
 
 
 # -- findings ------------------------------------------------------------------------------------------------------
@@ -132,7 +133,7 @@ def _picture(code: str, report: ReplayReport) -> str:
         case "prefixes":
             hit = memory.prefix_hit_share or 0.0
             return svg.bars([(hit, "cached"), (1 - hit, "used")])
-        case "speed":
+        case "speed" | "cost":
             return (
                 svg.spark(series.end_s, series.running, max(series.running), "used")
                 if series.end_s
@@ -281,6 +282,7 @@ def _assumptions(report: ReplayReport) -> Section:
     parts: list[Words | Facts] = [Words(lines=report.biases)]
     for title, struct in (
         ("Settings", config.settings),
+        ("Derived", config),
         ("Workload", config.settings.shaping),
         ("Model", config.model),
         ("Hardware", config.hardware),
@@ -300,7 +302,6 @@ def _assumptions(report: ReplayReport) -> Section:
                 ),
                 Fact(name="prompt tokens", value=_spread_text(report.lengths.prompt_tokens)),
                 Fact(name="output tokens", value=_spread_text(report.lengths.output_tokens)),
-                Fact(name="longest context allowed", value=f"{config.max_context:,} tokens"),
             ],
         )
     )

@@ -107,7 +107,7 @@ def test_map_shows_the_peak_and_every_moment_has_a_tab(chromium, report):
         ready(page)
         tabs = page.get_by_role("tab")
         assert tabs.all_inner_texts() == ["Peak", "First preemption", "End"]
-        counts = "(i) => [2, 3, 4].map((s) => document.querySelectorAll('.map')[i].view.count(s)).reduce((a, b) => a + b)"
+        counts = "(i) => [2, 3, 4].map((s) => document.querySelectorAll('.map')[i].view.counts[s]).reduce((a, b) => a + b)"
         assert page.evaluate(counts, 0) == figures["memory"]["peak_blocks"]
         assert page.evaluate(counts, 2) == 0
         tabs.nth(0).focus()

@@ -172,7 +172,7 @@
   for (const root of document.querySelectorAll(".table.tools")) table(root);
 
   // Paper is light and shows every map, whatever the screen shows.
-  const repaint = () => { for (const view of views) { view.colours = KilburnView.palette(); view.layout(); view.legend(); } };
+  const repaint = () => { for (const view of views) { view.colours = KilburnView.palette(); view.layout(); view.redraw(); view.legend(); } };
   const paper = (on) => { document.documentElement.toggleAttribute("data-print", on); for (const panel of document.querySelectorAll(".moment")) panel.style.display = on ? "block" : ""; repaint(); };
   addEventListener("beforeprint", () => paper(true));
   addEventListener("afterprint", () => paper(false));
