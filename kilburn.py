@@ -1,8 +1,8 @@
-"""The command line: serve, replay, sweep, trace, pull. Each command is defined beside what it runs; none is imported before its turn."""
+"""The command line: serve, key, replay, sweep, trace, pull. Each command is defined beside what it runs; none is imported before its turn."""
 
 import typer
 
-from gateway.cli import serve
+from gateway.cli import key, serve
 from sim.cli import replay
 from sim.sweep.cli import sweep
 from traces.cli import app as trace
@@ -14,6 +14,7 @@ app = typer.Typer(
     help="A streaming LLM gateway that manages the KV cache as virtual memory, and a twin that predicts it.",
 )
 app.command()(serve)
+app.command()(key)
 app.command()(replay)
 app.command()(sweep)
 app.add_typer(trace, name="trace")
