@@ -8,11 +8,13 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from engine.core.config import CoreConfig
 from engine.core.errors import TraceError
-from engine.core.journal import Commit, Schedule
-from engine.core.plan import Plan
+from engine.core.journal import Call, Commit
+from engine.core.plan import Outcome, Plan
 from sim.cost import StepWork, work_of
-from sim.rerun import check_journal
+from sim.rerun import follow
+from traces.rerun import Rerun, Sequence
 
 
 class RecordedStep(Struct, frozen=True):
@@ -25,21 +27,27 @@ class RecordedStep(Struct, frozen=True):
     """From its end to its commit."""
 
 
-class RecordedSteps:
-    """Told the plans and commits of a recording in order; gathers its steps."""
+class _Steps(Rerun):
+    """Gathers steps while the calls are made again."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: CoreConfig) -> None:
+        super().__init__(config)
         self.steps: list[RecordedStep] = []
         self._planned: dict[int, tuple[StepWork, int]] = {}
+        self._now = 0
         self._last_end = 0
 
-    def planned(self, plan: Plan, call: Schedule) -> None:
-        """`call` gave `plan`."""
-        self._planned[plan.step] = work_of(plan), call.now
+    def make(self, call: Call) -> Call:
+        self._now = call.now
+        return super().make(call)
 
-    def committed(self, call: Commit) -> None:
-        """The oldest open plan was committed by `call`."""
-        work, planned = self._planned.pop(call.step)
+    def planned(self, plan: Plan) -> None:
+        self._planned[plan.step] = work_of(plan), self._now
+
+    def committed(
+        self, call: Commit, plan: Plan, outcome: Outcome, sequences: dict[int, Sequence]
+    ) -> None:
+        work, planned = self._planned.pop(plan.step)
         begin = max(planned, self._last_end)
         self._last_end = call.ended
         if call.failed is None:
@@ -52,8 +60,7 @@ def read_steps(path: Path) -> list[RecordedStep]:
     Raises:
         TraceError: the file is no recording, is damaged, does not follow from its calls, or has no step.
     """
-    steps = RecordedSteps()
-    _, verdict = check_journal(path, steps)
+    replay, verdict = follow(path, _Steps)
     if verdict.difference is not None:
         raise TraceError(
             "the recorded calls do not give the recorded decisions, so its steps cannot be known; "
@@ -61,6 +68,6 @@ def read_steps(path: Path) -> list[RecordedStep]:
             file=str(path),
             line=verdict.difference.line,
         )
-    if not steps.steps:
+    if not replay.steps:
         raise TraceError("the recording has no step to learn from", file=str(path))
-    return steps.steps
+    return replay.steps
