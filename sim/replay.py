@@ -21,12 +21,8 @@ from sim.ledger import Ledger, State
 from sim.models import find_model
 from sim.occupancy import Level as Totals
 from sim.pool import pool_budget
-<<<<<<< HEAD
 from sim.pricing import load_source, make_cost
-=======
-from sim.pricing import make_cost
 from sim.report.biases import biases
->>>>>>> main
 from sim.report.figures import (
     Batch,
     Cost,
@@ -40,12 +36,8 @@ from sim.report.figures import (
     Throughput,
     TraceSummary,
 )
-<<<<<<< HEAD
-from sim.roofline import Efficiency
-=======
 from sim.report.findings import findings
-from sim.roofline import Efficiency, Roofline
->>>>>>> main
+from sim.roofline import Efficiency
 from sim.router import make_router
 from sim.twin import Fleet, Run, SwapPath, run_twin
 from traces.formats import Trace
