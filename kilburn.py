@@ -1,4 +1,4 @@
-"""The command line: serve, key, replay, sweep, trace, pull. Each command is defined beside what it runs; none is imported before its turn."""
+"""The command line: serve, key, replay, sweep, inspect, trace, pull. Each command is defined beside what it runs; none is imported before its turn."""
 
 import typer
 
@@ -6,6 +6,7 @@ from gateway.cli import key, serve
 from sim.cli import replay
 from sim.sweep.cli import sweep
 from traces.cli import app as trace
+from traces.inspector.command import inspect
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -17,6 +18,7 @@ app.command()(serve)
 app.command()(key)
 app.command()(replay)
 app.command()(sweep)
+app.command()(inspect)
 app.add_typer(trace, name="trace")
 
 
