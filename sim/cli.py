@@ -14,6 +14,17 @@ WORKLOAD = "Workload"
 OUTPUT = "Output"
 
 
+def _use_preset(context: typer.Context, name: str | None) -> str | None:
+    """Makes the preset's settings the defaults of the flags that are read after it."""
+    if name is not None:
+        from sim.presets import preset
+        from traces.terminal import exit_on_error
+
+        with exit_on_error():
+            context.default_map = {**(context.default_map or {}), **preset(name)}
+    return name
+
+
 def replay(
     trace: Annotated[
         Path,
@@ -38,10 +49,31 @@ def replay(
         Path | None,
         typer.Option(help="TOML file with more hardware.", rich_help_panel=MACHINE),
     ] = None,
-    dtype: Annotated[str, typer.Option(help="Of the weights.", rich_help_panel=MACHINE)] = "bf16",
-    kv_dtype: Annotated[
-        str, typer.Option(help="Of the KV cache.", rich_help_panel=MACHINE)
+    block_table: Annotated[
+        Path | None,
+        typer.Option(
+            help="Figures of python -m kernels.bench: what each block size costs.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = None,
+    dtype: Annotated[
+        str,
+        typer.Option(
+            help="Of the weights: fp32, fp16, bf16, fp8, int8 or int4.", rich_help_panel=MACHINE
+        ),
     ] = "bf16",
+    kv_dtype: Annotated[
+        str,
+        typer.Option(
+            help="Of the KV cache: fp32, fp16, bf16, fp8 or int8.", rich_help_panel=MACHINE
+        ),
+    ] = "bf16",
+    tensor_parallel: Annotated[
+        int,
+        typer.Option(
+            "--tensor-parallel", "--tp", help="Devices a replica.", rich_help_panel=MACHINE
+        ),
+    ] = 1,
     num_blocks: Annotated[
         int | None,
         typer.Option(help="Size of the pool in blocks; else what fits.", rich_help_panel=MACHINE),
@@ -57,6 +89,15 @@ def replay(
             rich_help_panel=MACHINE,
         ),
     ] = 0.9,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help="Settings of another engine, such as vllm; flags given beside it come first.",
+            rich_help_panel=SCHEDULER,
+            is_eager=True,
+            callback=_use_preset,
+        ),
+    ] = None,
     block_size: Annotated[
         int, typer.Option(help="Tokens a block.", rich_help_panel=SCHEDULER)
     ] = 16,
@@ -206,6 +247,7 @@ def replay(
             hardware=hardware,
             dtype=dtype,
             kv_dtype=kv_dtype,
+            tensor_parallel=tensor_parallel,
             num_blocks=num_blocks,
             kv_gb=kv_gb,
             utilisation=utilisation,
@@ -234,7 +276,7 @@ def replay(
             seed=seed,
             until_s=until_s,
         )
-        resolved = resolve(config, hardware_file)
+        resolved = resolve(config, hardware_file, block_table)
         rows = open_trace(trace, strict=strict)
         report = run(rows, resolved, lambda requests: with_progress(requests, "replaying"))
         if json is not None:

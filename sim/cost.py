@@ -1,7 +1,6 @@
 """How long a step takes: the protocol of cost models, and the features of a step that they price. Knows no scheduler state.
 
 A model is given a plan's totals, never its rows, so pricing costs the same for one sequence and for a thousand.
-
 """
 
 from typing import NamedTuple, Protocol
@@ -24,6 +23,14 @@ class StepWork(NamedTuple):
     """KV positions that attention reads: for each row, all up to its last position, once."""
     attended: int
     """(query, key) pairs: for each position computed, the positions it attends to, itself included."""
+    num_chunks: int = 0
+    """Of the sequences, those that compute a part of their prompt; the others decode."""
+    chunk_tokens: int = 0
+    """Of `num_tokens`, the chunks' share."""
+    chunk_context: int = 0
+    """Of `context_tokens`, the chunks' share."""
+    chunk_attended: int = 0
+    """Of `attended`, the chunks' share."""
 
 
 class CostModel(Protocol):
@@ -57,10 +64,31 @@ def work_of(plan: Plan) -> StepWork:
     if decodes == num_sequences:
         context += decodes
         return StepWork(decodes, decodes, decodes, context, context)
-    num_tokens = decodes
-    attended = int(starts[:decodes].sum(dtype=np.int64)) + decodes
+    chunk_tokens = chunk_attended = 0
     for start, count in zip(starts[decodes:].tolist(), counts[decodes:].tolist(), strict=True):
-        num_tokens += count
-        attended += count * start + count * (count + 1) // 2
-    num_samples = int(np.count_nonzero(plan.samples))
-    return StepWork(num_tokens, num_samples, num_sequences, context + num_tokens, attended)
+        chunk_tokens += count
+        chunk_attended += count * start + count * (count + 1) // 2
+    decoded = int(starts[:decodes].sum(dtype=np.int64)) + decodes
+    context += decodes + chunk_tokens
+    return StepWork(
+        decodes + chunk_tokens,
+        int(np.count_nonzero(plan.samples)),
+        num_sequences,
+        context,
+        decoded + chunk_attended,
+        num_sequences - decodes,
+        chunk_tokens,
+        context - decoded,
+        chunk_attended,
+    )
+
+
+def prefill_work(tokens: int) -> StepWork:
+    """The features of a step that computes one prompt of `tokens`, alone."""
+    pairs = tokens * (tokens + 1) // 2
+    return StepWork(tokens, 1, 1, tokens, pairs, 1, tokens, tokens, pairs)
+
+
+def decode_work(num_sequences: int, context_tokens: int) -> StepWork:
+    """The features of a step in which `num_sequences` decode, their contexts together `context_tokens`."""
+    return StepWork(num_sequences, num_sequences, num_sequences, context_tokens, context_tokens)

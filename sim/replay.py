@@ -9,13 +9,15 @@ from pathlib import Path
 from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig, SwapCosts
 from engine.core.errors import TraceError
 from engine.core.scheduler import Scheduler
+from sim.block_table import load_block_table
 from sim.config import ReplayConfig, config_hash
-from sim.cost import CostModel, StepWork
+from sim.cost import CostModel, prefill_work
 from sim.hardware import find_hardware
 from sim.ledger import Ledger, State
 from sim.models import find_model
 from sim.occupancy import Level as Totals
 from sim.pool import pool_budget
+from sim.pricing import make_cost
 from sim.report.figures import (
     Batch,
     Counts,
@@ -38,12 +40,15 @@ Watch = Callable[[Iterable[TraceRequest]], Iterable[TraceRequest]]
 """Sees the requests as they are read, and passes them on."""
 
 
-def resolve(config: ReplayConfig, hardware_file: Path | None = None) -> Resolved:
+def resolve(
+    config: ReplayConfig, hardware_file: Path | None = None, block_table: Path | None = None
+) -> Resolved:
     """Names looked up, pool sized.
 
     Raises:
-        ConfigError: an unknown model or hardware, or no room for the pool.
+        ConfigError: an unknown model or hardware, a file that cannot be used, or no room for the pool.
     """
+    blocks = load_block_table(block_table)
     model = find_model(config.model)
     hardware = find_hardware(config.hardware, hardware_file)
     pool = pool_budget(
@@ -55,6 +60,7 @@ def resolve(config: ReplayConfig, hardware_file: Path | None = None) -> Resolved
         token_budget=config.token_budget,
         max_batch=config.max_batch,
         utilisation=config.utilisation,
+        tensor_parallel=config.tensor_parallel,
         num_blocks=config.num_blocks,
         kv_gb=config.kv_gb,
     )
@@ -64,6 +70,8 @@ def resolve(config: ReplayConfig, hardware_file: Path | None = None) -> Resolved
         hardware=hardware,
         cost_model=Roofline.name,
         efficiency=Efficiency(),
+        block_efficiency=blocks.at(config.block_size),
+        block_table=blocks.source,
         pool=pool,
         max_context=config.max_context or model.max_context,
     )
@@ -73,7 +81,7 @@ def core_config(resolved: Resolved, cost: CostModel) -> CoreConfig:
     """What the scheduler is built from; its log is off, decisions are the same. `cost` says what `auto` preemption weighs."""
     settings = resolved.settings
     budget = settings.token_budget
-    prefill_ns = cost.step_ns(StepWork(budget, 1, 1, budget, budget * (budget + 1) // 2))
+    prefill_ns = cost.step_ns(prefill_work(budget))
     return CoreConfig(
         memory=MemoryConfig(
             num_blocks=resolved.pool.num_blocks,
@@ -108,9 +116,7 @@ def simulate(
 ) -> Run:
     """Runs requests, as they are, through the machine: what `replay` reports on. `on_start` sees the fleet before the clock runs."""
     settings = resolved.settings
-    cost = Roofline(
-        resolved.hardware, resolved.model, settings.dtype, settings.kv_dtype, resolved.efficiency
-    )
+    cost = make_cost(resolved)
     swap = None
     if settings.host_gb:
         bandwidth = settings.link_gb_per_s * 1e9

@@ -22,6 +22,10 @@ class Resolved(Struct, frozen=True, kw_only=True):
     hardware: Hardware
     cost_model: str
     efficiency: Efficiency
+    block_efficiency: float
+    """What reading KV blocks of this size reaches, of the best size."""
+    block_table: str
+    """Where that comes from."""
     pool: PoolBudget
     max_context: int
 

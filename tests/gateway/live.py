@@ -35,8 +35,13 @@ def scripted(
     pace: Callable[[Plan], None] | None = None,
     step_fault: Callable[[Plan], Exception | None] | None = None,
     row_fault: Callable[[int, int], str | None] | None = None,
+    host_blocks: int = 0,
+    move_pace: Callable[[bool], None] | None = None,
 ) -> Served:
-    """A model that says `pieces`, a token each, then ends; without them, pseudo-random bytes without end."""
+    """A model that says `pieces`, a token each, then ends; without them, pseudo-random bytes without end.
+
+    With `host_blocks` it preempts by swap.
+    """
     codec = byte_codec(pieces or ())
     answer = None if pieces is None else range(FIRST_PIECE, FIRST_PIECE + len(pieces))
     executor = ScriptedExecutor(
@@ -49,11 +54,18 @@ def scripted(
         pace=pace,
         step_fault=step_fault,
         row_fault=row_fault,
+        host_blocks=host_blocks,
+        move_pace=move_pace,
     )
     config = msgspec.convert(
         {
-            "memory": {"num_blocks": num_blocks, "block_size": 4},
-            "scheduler": {"max_context": max_context, "token_budget": 64, "max_batch": 64},
+            "memory": {"num_blocks": num_blocks, "block_size": 4, "host_blocks": host_blocks},
+            "scheduler": {
+                "max_context": max_context,
+                "token_budget": 64,
+                "max_batch": 64,
+                "preemption": "swap" if host_blocks else "recompute",
+            },
         },
         CoreConfig,
     )

@@ -167,6 +167,17 @@ def test_all_rejected_is_a_result_not_an_error(kilburn):
     assert "6 rejected (6 context_exceeded)" in words(result.output)
 
 
+def test_a_preset_sets_what_no_flag_says(kilburn, tmp_path):
+    out = tmp_path / "figures.json"
+    given = kilburn(SAMPLE, "--preset", "vLLM", "--max-batch", "8", "--json", str(out))
+    assert given.exit_code == 0, given.output
+    settings = json.loads(out.read_bytes())["config"]["settings"]
+    assert (settings["watermark"], settings["max_batch"]) == (0.0, 8)
+    unknown = kilburn(SAMPLE, "--preset", "vlm")
+    assert unknown.exit_code == 2
+    assert "did you mean vllm" in words(unknown.output + unknown.stderr)
+
+
 def test_the_pool_is_what_memory_leaves():
     resolved = resolve(build_config(hardware="A100-80"))
     pool = resolved.pool
