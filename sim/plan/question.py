@@ -6,6 +6,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from engine.core.errors import ConfigError
 from sim.plan.desk import Job
 from sim.plan.judge import Populations
 from sim.plan.slo import Slo
@@ -72,6 +73,17 @@ class Question(Struct, frozen=True, kw_only=True):
         arguments = (self.slo, self.strict, self.only_fitting, windows)
         key = key_of("windows", self.trace_sha256, _plain(machine), *arguments)
         return Job(key, WindowCounts, fewest_by_window, (self.trace, machine, *arguments))
+
+
+def build_crowd(watch_s: float, seed: int) -> Crowd:
+    """Users who are watched so long, after a warm-up of a sixth of that.
+
+    Raises:
+        ConfigError: out of range.
+    """
+    if not 1 <= watch_s <= 1e7:
+        raise ConfigError(f"--watch-s {watch_s:g}: from 1 second to 10 million")
+    return Crowd(watched_s=watch_s, warm_up_s=watch_s / 6, seed=seed)
 
 
 def _plain(machine: Resolved) -> object:

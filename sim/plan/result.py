@@ -163,13 +163,16 @@ class PlanTrace(Struct, frozen=True, kw_only=True):
     format: str
     sha256: str
     """Of the file's bytes."""
+    has_arrivals: bool
+    """Recorded, or supplied."""
     requests: int
     sessions: int
     left_out: int
-    """Requests that `--only-fitting` left out, because no machine of this model could take them."""
+    """Requests that `--only-fitting` left out, because the context could not hold them."""
     bad: dict[str, int]
     """Rows that are no requests, by code."""
     span_s: float
+    """From the first arrival to the last, of requests that wait for no other."""
 
 
 class PlanResult(Struct, frozen=True, kw_only=True):

@@ -34,7 +34,7 @@ class Crowd(Struct, frozen=True, kw_only=True):
     """Users, and for how long."""
 
     users: Annotated[int, Meta(ge=1)] = 1
-    hours_s: Seconds = 3600.0
+    watched_s: Seconds = 3600.0
     """Judged, after the warm-up."""
     warm_up_s: Seconds = 600.0
     seed: Annotated[int, Meta(ge=0)] = 0
@@ -60,7 +60,7 @@ def run_users(
             raise no_requests(source)
         raise ConfigError(f"no session has a request that fits {resolved.max_context:,} tokens")
     warm_up_ns = round(crowd.warm_up_s * 1e9)
-    until_s = crowd.warm_up_s + crowd.hours_s
+    until_s = crowd.warm_up_s + crowd.watched_s
     machine = replace(resolved, settings=replace(resolved.settings, until_s=until_s))
     outcome = run_judged(
         crowd_requests(sessions, crowd),
@@ -80,7 +80,7 @@ def crowd_requests(sessions: list[list[TraceRequest]], crowd: Crowd) -> Iterator
     for user in range(crowd.users):
         rng = np.random.default_rng([crowd.seed, user])
         starts.append((round(rng.random() * crowd.warm_up_s * 1e9), user, rng))
-    total_ns = round((crowd.warm_up_s + crowd.hours_s) * 1e9)
+    total_ns = round((crowd.warm_up_s + crowd.watched_s) * 1e9)
     free_id = 0
     for start, user, rng in sorted(starts, key=lambda begun: begun[:2]):
         turns = 0
