@@ -13,6 +13,7 @@ from engine.desk import Counters, Watcher
 from engine.loop import Observer
 from engine.requests import Delta, Generation
 from engine.tokenizer import Codec
+from gateway.tenants import Tenants
 
 
 class Stream(Protocol):
@@ -108,8 +109,9 @@ class RunningEngine(Engine, Protocol):
 
 
 class Served(Struct, frozen=True, eq=False):
-    """What a server serves: an engine, and its model's way with text."""
+    """What a server serves, an engine and its model's way with text, and to whom."""
 
     engine: RunningEngine
     codec: Codec
     chat: ChatTemplate
+    tenants: Tenants = Tenants()

@@ -83,6 +83,7 @@ class Server:
                 access_log=False,
                 server_header=False,
                 timeout_keep_alive=config.keep_alive_s,
+                h11_max_incomplete_event_size=config.max_header_bytes,
                 timeout_graceful_shutdown=int(config.drain_s) + LAST_WORDS_S + 1,
             )
         )

@@ -223,13 +223,28 @@ def replay(
         Path | None,
         typer.Option(help="Write every figure to FILE.", metavar="FILE", rich_help_panel=OUTPUT),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a report to FILE, one page that needs nothing else; JSON and CSV lie beside it.",
+            metavar="FILE",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write every figure and every request as CSV files to DIR.",
+            metavar="DIR",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
 ) -> None:
     """Replay a trace through the scheduler on simulated hardware."""
     from rich.console import Console
 
     from sim.config import build_config
-    from sim.replay import replay as run
-    from sim.replay import resolve
+    from sim.replay import replay_in_full, resolve
     from sim.report.terminal import render
     from traces.figures import write_figures
     from traces.formats import open_trace
@@ -278,8 +293,30 @@ def replay(
         )
         resolved = resolve(config, hardware_file, block_table)
         rows = open_trace(trace, strict=strict)
-        report = run(rows, resolved, lambda requests: with_progress(requests, "replaying"))
-        if json is not None:
-            write_figures(report, json)
+        report, run = replay_in_full(
+            rows, resolved, lambda requests: with_progress(requests, "replaying")
+        )
+        if html is not None:
+            from sim.report.write import write_page
+            from traces.shaping import hash_block_tokens, shaped
+
+            write_page(
+                html,
+                report,
+                run,
+                resolved,
+                lambda: with_progress(shaped(open_trace(trace), config.shaping), "drawing"),
+                hash_block_tokens(rows, config.shaping),
+                json=json or html.with_suffix(".json"),
+                csv=csv or html.with_name(f"{html.stem}-csv"),
+            )
+        else:
+            if json is not None:
+                write_figures(report, json)
+            if csv is not None:
+                from sim.report.requests import Rows
+                from sim.report.write import write_csv
+
+                write_csv(csv, report, Rows(run.ledger))
     console = Console(highlight=False)
     console.print(render(report, console.width))

@@ -17,6 +17,7 @@ from engine.scripted import ScriptedExecutor
 from gateway.config import GatewayConfig
 from gateway.engine import Served
 from gateway.server import Server, bind, url_of
+from gateway.tenants import Tenants
 from tests.gateway.vocabulary import END, FIRST_PIECE, byte_chat, byte_codec
 
 MODEL = "scripted"
@@ -35,6 +36,9 @@ def scripted(
     pace: Callable[[Plan], None] | None = None,
     step_fault: Callable[[Plan], Exception | None] | None = None,
     row_fault: Callable[[int, int], str | None] | None = None,
+    tenants: Tenants | None = None,
+    policy: str = "fcfs",
+    max_batch: int = 64,
     host_blocks: int = 0,
     move_pace: Callable[[bool], None] | None = None,
 ) -> Served:
@@ -63,14 +67,15 @@ def scripted(
             "scheduler": {
                 "max_context": max_context,
                 "token_budget": 64,
-                "max_batch": 64,
+                "max_batch": max_batch,
+                "policy": policy,
                 "preemption": "swap" if host_blocks else "recompute",
             },
         },
         CoreConfig,
     )
     engine = Engine(executor, config, codec, model_name=MODEL, max_queue_requests=max_queue)
-    return Served(engine, codec, byte_chat(codec))
+    return Served(engine, codec, byte_chat(codec), tenants or Tenants())
 
 
 @contextmanager
