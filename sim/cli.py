@@ -4,7 +4,7 @@ Exit codes: 0 ok; 1 under --lockstep, the replay parts from the recording; 2 a s
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,15 +14,30 @@ WORKLOAD = "Workload"
 OUTPUT = "Output"
 
 
+def _set_defaults(context: typer.Context, settings: dict[str, Any]) -> None:
+    """Of the flags that are read from now on, where nobody gives them."""
+    context.default_map = {**(context.default_map or {}), **settings}
+
+
 def _use_preset(context: typer.Context, name: str | None) -> str | None:
-    """Makes the preset's settings the defaults of the flags that are read after it."""
+    """Makes the preset's settings the defaults of the other flags."""
     if name is not None:
         from sim.presets import preset
         from traces.terminal import exit_on_error
 
         with exit_on_error():
-            context.default_map = {**(context.default_map or {}), **preset(name)}
+            _set_defaults(context, preset(name))
     return name
+
+
+def _use_recorded_settings(context: typer.Context, cost: str) -> str:
+    """Makes the settings of a recording that steps are fitted to the defaults of the other flags."""
+    from sim.pricing import recorded_settings
+    from traces.terminal import exit_on_error
+
+    with exit_on_error():
+        _set_defaults(context, recorded_settings(cost))
+    return cost
 
 
 def replay(
@@ -56,6 +71,16 @@ def replay(
             rich_help_panel=MACHINE,
         ),
     ] = None,
+    cost: Annotated[
+        str,
+        typer.Option(
+            help="What a step costs: roofline; fitted:RECORDING, which also gives the settings that no flag gives; "
+            "or table:FILE.csv.",
+            rich_help_panel=MACHINE,
+            is_eager=True,
+            callback=_use_recorded_settings,
+        ),
+    ] = "roofline",
     dtype: Annotated[
         str,
         typer.Option(
@@ -260,6 +285,7 @@ def replay(
         config = build_config(
             model=model,
             hardware=hardware,
+            cost=cost,
             dtype=dtype,
             kv_dtype=kv_dtype,
             tensor_parallel=tensor_parallel,

@@ -21,7 +21,7 @@ from sim.ledger import Ledger, State
 from sim.models import find_model
 from sim.occupancy import Level as Totals
 from sim.pool import pool_budget
-from sim.pricing import make_cost
+from sim.pricing import load_source, make_cost
 from sim.report.biases import biases
 from sim.report.figures import (
     Batch,
@@ -37,7 +37,7 @@ from sim.report.figures import (
     TraceSummary,
 )
 from sim.report.findings import findings
-from sim.roofline import Efficiency, Roofline
+from sim.roofline import Efficiency
 from sim.router import make_router
 from sim.twin import Fleet, Run, SwapPath, run_twin
 from traces.formats import Trace
@@ -56,7 +56,9 @@ def resolve(
 
     Raises:
         ConfigError: an unknown model or hardware, a file that cannot be used, or no room for the pool.
+        TraceError: a recording to fit to that cannot be used.
     """
+    source = load_source(config.cost)
     blocks = load_block_table(block_table)
     model = find_model(config.model)
     hardware = find_hardware(config.hardware, hardware_file)
@@ -77,7 +79,9 @@ def resolve(
         settings=config,
         model=model,
         hardware=hardware,
-        cost_model=Roofline.name,
+        cost_model=source.name,
+        fit=source.fit,
+        table=source.table,
         efficiency=Efficiency(),
         block_efficiency=blocks.at(config.block_size),
         block_table=blocks.source,

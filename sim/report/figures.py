@@ -6,10 +6,12 @@ What has no samples is null, with a count of 0.
 from msgspec import Struct
 
 from sim.config import ReplayConfig
+from sim.fitted import Fit
 from sim.hardware import Hardware
 from sim.models import ModelShape
 from sim.pool import PoolBudget
 from sim.roofline import Efficiency
+from sim.step_table import StepTable
 from traces.schema import BadRow
 from traces.stats import Spread
 
@@ -26,6 +28,10 @@ class Resolved(Struct, frozen=True, kw_only=True):
     """What reading KV blocks of this size reaches, of the best size."""
     block_table: str
     """Where that comes from."""
+    fit: Fit | None = None
+    """Where `cost_model` is a fit: steps cost what this says, whatever hardware and model."""
+    table: StepTable | None = None
+    """The same of a table."""
     pool: PoolBudget
     max_context: int
 
