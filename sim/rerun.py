@@ -3,7 +3,9 @@
 Knows recordings and the core; knows no clock, no tokens of clients and no torch.
 """
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec import Struct
 
@@ -15,6 +17,8 @@ from engine.core.plan import Finish, Outcome, Plan, Request
 from sim.verdict import Comparison, Verdict
 from traces.recording import RecordingReader
 from traces.rerun import Rerun, Sequence
+
+R = TypeVar("R", bound=Rerun)
 
 
 class Inputs(Struct):
@@ -44,9 +48,19 @@ def check_journal(path: Path) -> tuple[Inputs, Verdict]:
     Raises:
         TraceError: the file is no recording, or is damaged.
     """
+    replay, verdict = follow(path, _Journal)
+    return replay.inputs, verdict
+
+
+def follow(path: Path, start: Callable[[CoreConfig], R]) -> tuple[R, Verdict]:
+    """Makes the recorded calls again, up to the first that has another answer; who made them, and the verdict.
+
+    Raises:
+        TraceError: the file is no recording, or is damaged.
+    """
     comparison = Comparison()
     with RecordingReader(path) as reader:
-        replay = _Journal(reader.header.config)
+        replay = start(reader.header.config)
         for entry in reader.entries():
             try:
                 call = replay.make(entry.call)
@@ -55,7 +69,7 @@ def check_journal(path: Path) -> tuple[Inputs, Verdict]:
                 break
             if not comparison.equal(entry, call, replay.take_log()):
                 break
-    return replay.inputs, comparison.verdict()
+    return replay, comparison.verdict()
 
 
 class _Journal(Rerun):
