@@ -52,13 +52,13 @@ class Slo(Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         """As it is spelled."""
-        parts = [f"{clause.name}={show_ms(clause.limit_ms)}" for clause in self.clauses]
+        parts = [f"{clause.name}={spell_ms(clause.limit_ms)}" for clause in self.clauses]
         if self.goodput is not None:
             parts.append(f"goodput={self.goodput:.6g}")
         return ",".join(parts)
 
 
-def show_ms(milliseconds: float) -> str:
+def spell_ms(milliseconds: float) -> str:
     """`2s`, `60ms`: a limit as it is spelled."""
     return f"{milliseconds / 1e3:.6g}s" if milliseconds >= 1e3 else f"{milliseconds:.6g}ms"
 
