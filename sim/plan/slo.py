@@ -112,7 +112,7 @@ def _clause(key: str, value: str) -> Clause:
             f"--slo: {key}={value}: a limit is a time above 0 with its unit, such as 2s or 60ms"
         )
     metric = next(metric for metric in METRICS if metric == match[1])
-    return Clause(metric=metric, percentile=percentile, limit_ms=float(time[1]) * unit)
+    return Clause(metric=metric, percentile=percentile, limit_ms=round(float(time[1]) * unit, 6))
 
 
 def _share(value: str) -> float:
