@@ -1,9 +1,10 @@
-"""The command line: serve, key, replay, sweep, trace, pull. Each command is defined beside what it runs; none is imported before its turn."""
+"""The command line. Each command is defined beside what it runs; none is imported before its turn."""
 
 import typer
 
 from gateway.cli import key, serve
 from sim.cli import replay
+from sim.plan.cli import plan
 from sim.sweep.cli import sweep
 from traces.cli import app as trace
 
@@ -17,6 +18,7 @@ app.command()(serve)
 app.command()(key)
 app.command()(replay)
 app.command()(sweep)
+app.command()(plan)
 app.add_typer(trace, name="trace")
 
 

@@ -14,7 +14,7 @@ from gateway.access import tenant_of
 from gateway.allowance import Allowances
 from gateway.answers import Answer, ChatAnswer, CompletionAnswer
 from gateway.config import GatewayConfig
-from gateway.connection import reset
+from gateway.connection import connection_of
 from gateway.deliver import Delivery, Form
 from gateway.engine import Served
 from gateway.errors import ShuttingDownError
@@ -146,7 +146,9 @@ class Handlers:
 
         async def respond(scope: Scope, receive: Receive, send: Send) -> None:
             if not await send_events(self._feed.events(), self._config, scope, receive, send):
-                reset(scope)
+                connection = connection_of(scope)
+                if connection is not None:
+                    connection.reset()
 
         return respond
 

@@ -4,7 +4,7 @@ Exit codes: 0 ok; 1 under --lockstep, the replay parts from the recording; 2 a s
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,15 +14,30 @@ WORKLOAD = "Workload"
 OUTPUT = "Output"
 
 
+def _set_defaults(context: typer.Context, settings: dict[str, Any]) -> None:
+    """Of the flags that are read from now on, where nobody gives them."""
+    context.default_map = {**(context.default_map or {}), **settings}
+
+
 def _use_preset(context: typer.Context, name: str | None) -> str | None:
-    """Makes the preset's settings the defaults of the flags that are read after it."""
+    """Makes the preset's settings the defaults of the other flags."""
     if name is not None:
         from sim.presets import preset
         from traces.terminal import exit_on_error
 
         with exit_on_error():
-            context.default_map = {**(context.default_map or {}), **preset(name)}
+            _set_defaults(context, preset(name))
     return name
+
+
+def _use_recorded_settings(context: typer.Context, cost: str) -> str:
+    """Makes the settings of a recording that steps are fitted to the defaults of the other flags."""
+    from sim.pricing import recorded_settings
+    from traces.terminal import exit_on_error
+
+    with exit_on_error():
+        _set_defaults(context, recorded_settings(cost))
+    return cost
 
 
 def replay(
@@ -56,6 +71,16 @@ def replay(
             rich_help_panel=MACHINE,
         ),
     ] = None,
+    cost: Annotated[
+        str,
+        typer.Option(
+            help="What a step costs: roofline; fitted:RECORDING, which also gives the settings that no flag gives; "
+            "or table:FILE.csv.",
+            rich_help_panel=MACHINE,
+            is_eager=True,
+            callback=_use_recorded_settings,
+        ),
+    ] = "roofline",
     dtype: Annotated[
         str,
         typer.Option(
@@ -223,13 +248,28 @@ def replay(
         Path | None,
         typer.Option(help="Write every figure to FILE.", metavar="FILE", rich_help_panel=OUTPUT),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a report to FILE, one page that needs nothing else; JSON and CSV lie beside it.",
+            metavar="FILE",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write every figure and every request as CSV files to DIR.",
+            metavar="DIR",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
 ) -> None:
     """Replay a trace through the scheduler on simulated hardware."""
     from rich.console import Console
 
     from sim.config import build_config
-    from sim.replay import replay as run
-    from sim.replay import resolve
+    from sim.replay import replay_in_full, resolve
     from sim.report.terminal import render
     from traces.figures import write_figures
     from traces.formats import open_trace
@@ -245,6 +285,7 @@ def replay(
         config = build_config(
             model=model,
             hardware=hardware,
+            cost=cost,
             dtype=dtype,
             kv_dtype=kv_dtype,
             tensor_parallel=tensor_parallel,
@@ -278,8 +319,30 @@ def replay(
         )
         resolved = resolve(config, hardware_file, block_table)
         rows = open_trace(trace, strict=strict)
-        report = run(rows, resolved, lambda requests: with_progress(requests, "replaying"))
-        if json is not None:
-            write_figures(report, json)
+        report, run = replay_in_full(
+            rows, resolved, lambda requests: with_progress(requests, "replaying")
+        )
+        if html is not None:
+            from sim.report.write import write_page
+            from traces.shaping import hash_block_tokens, shaped
+
+            write_page(
+                html,
+                report,
+                run,
+                resolved,
+                lambda: with_progress(shaped(open_trace(trace), config.shaping), "drawing"),
+                hash_block_tokens(rows, config.shaping),
+                json=json or html.with_suffix(".json"),
+                csv=csv or html.with_name(f"{html.stem}-csv"),
+            )
+        else:
+            if json is not None:
+                write_figures(report, json)
+            if csv is not None:
+                from sim.report.requests import Rows
+                from sim.report.write import write_csv
+
+                write_csv(csv, report, Rows(run.ledger))
     console = Console(highlight=False)
     console.print(render(report, console.width))

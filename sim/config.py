@@ -22,6 +22,8 @@ class ReplayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     hardware: str = "A100-80"
     dtype: Dtype = "bf16"
     kv_dtype: KvDtype = "bf16"
+    cost: str = "roofline"
+    """What a step costs: `roofline`, `fitted:RECORDING` or `table:FILE.csv`."""
     tensor_parallel: Positive = 1
     """Devices that each replica is spread over."""
     block_size: Positive = 16

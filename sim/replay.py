@@ -6,6 +6,10 @@ Knows no flags and prints nothing.
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
 from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig, SwapCosts
 from engine.core.errors import TraceError
 from engine.core.scheduler import Scheduler
@@ -17,10 +21,14 @@ from sim.ledger import Ledger, State
 from sim.models import find_model
 from sim.occupancy import Level as Totals
 from sim.pool import pool_budget
-from sim.pricing import make_cost
+from sim.pricing import load_source, make_cost
+from sim.report.biases import biases
 from sim.report.figures import (
     Batch,
+    Cost,
     Counts,
+    Distributions,
+    Lengths,
     Memory,
     ReplayReport,
     Resolved,
@@ -28,13 +36,14 @@ from sim.report.figures import (
     Throughput,
     TraceSummary,
 )
-from sim.roofline import Efficiency, Roofline
+from sim.report.findings import findings
+from sim.roofline import Efficiency
 from sim.router import make_router
 from sim.twin import Fleet, Run, SwapPath, run_twin
 from traces.formats import Trace
 from traces.schema import TraceRequest
 from traces.shaping import hash_block_tokens, shaped
-from traces.stats import spread
+from traces.stats import SHARES, quantiles, spread
 
 Watch = Callable[[Iterable[TraceRequest]], Iterable[TraceRequest]]
 """Sees the requests as they are read, and passes them on."""
@@ -47,7 +56,9 @@ def resolve(
 
     Raises:
         ConfigError: an unknown model or hardware, a file that cannot be used, or no room for the pool.
+        TraceError: a recording to fit to that cannot be used.
     """
+    source = load_source(config.cost)
     blocks = load_block_table(block_table)
     model = find_model(config.model)
     hardware = find_hardware(config.hardware, hardware_file)
@@ -68,7 +79,9 @@ def resolve(
         settings=config,
         model=model,
         hardware=hardware,
-        cost_model=Roofline.name,
+        cost_model=source.name,
+        fit=source.fit,
+        table=source.table,
         efficiency=Efficiency(),
         block_efficiency=blocks.at(config.block_size),
         block_table=blocks.source,
@@ -113,8 +126,17 @@ def simulate(
     resolved: Resolved,
     hash_block_tokens: int,
     on_start: Callable[[Fleet], None] | None = None,
+    until_ns: int | None = None,
 ) -> Run:
-    """Runs requests, as they are, through the machine: what `replay` reports on. `on_start` sees the fleet before the clock runs."""
+    """Runs requests, as they are, through the machine: what `replay` reports on.
+
+    Args:
+        requests: In arrival order.
+        resolved: The machine.
+        hash_block_tokens: What their hash ids cover; 0 where there are none.
+        on_start: Sees the fleet before the clock runs.
+        until_ns: Stop there, instead of where the settings say.
+    """
     settings = resolved.settings
     cost = make_cost(resolved)
     swap = None
@@ -122,6 +144,8 @@ def simulate(
         bandwidth = settings.link_gb_per_s * 1e9
         swap = SwapPath(resolved.pool.block_bytes, bandwidth, settings.replicas_per_link)
     core = core_config(resolved, cost)
+    if until_ns is None and settings.until_s is not None:
+        until_ns = round(settings.until_s * 1e9)
     return run_twin(
         requests,
         [Scheduler(core) for _ in range(settings.replicas)],
@@ -130,7 +154,7 @@ def simulate(
         num_sequences=settings.num_sequences,
         hash_block_tokens=hash_block_tokens,
         swap=swap,
-        until_ns=None if settings.until_s is None else round(settings.until_s * 1e9),
+        until_ns=until_ns,
         on_start=on_start,
     )
 
@@ -142,16 +166,29 @@ def replay(trace: Trace, resolved: Resolved, watch: Watch | None = None) -> Repl
         TraceError: a bad row under the trace's `strict`, or no request in the whole trace.
         ConfigError: the trace needs arrivals, or a setting does not fit it.
     """
+    return replay_in_full(trace, resolved, watch)[0]
+
+
+def replay_in_full(
+    trace: Trace, resolved: Resolved, watch: Watch | None = None
+) -> tuple[ReplayReport, Run]:
+    """As `replay`, and the run itself, for whoever looks at single requests.
+
+    Raises:
+        TraceError: as `replay`.
+        ConfigError: as `replay`.
+    """
     settings = resolved.settings
     requests: Iterable[TraceRequest] = shaped(trace, settings.shaping)
     if watch is not None:
         requests = watch(requests)
-    run = simulate(requests, resolved, hash_block_tokens(trace, settings.shaping))
+    block_tokens = hash_block_tokens(trace, settings.shaping)
+    run = simulate(requests, resolved, block_tokens)
     ledger = run.ledger
     if not len(ledger):
         raise no_requests(trace)
     latencies = ledger.latencies()
-    return ReplayReport(
+    report = ReplayReport(
         config_sha256=config_hash(resolved),
         config=resolved,
         trace=_trace_summary(trace, ledger),
@@ -163,6 +200,44 @@ def replay(trace: Trace, resolved: Resolved, watch: Watch | None = None) -> Repl
         ttft_ms=spread(latencies.ttft_ms),
         tpot_ms=spread(latencies.tpot_ms),
         e2e_ms=spread(latencies.e2e_ms),
+        distributions=Distributions(
+            share=list(SHARES),
+            ttft_ms=quantiles(latencies.ttft_ms),
+            tpot_ms=quantiles(latencies.tpot_ms),
+            e2e_ms=quantiles(latencies.e2e_ms),
+        ),
+        lengths=_lengths(ledger),
+        cost=_cost(_throughput(run), resolved),
+        biases=biases(resolved, trace.format, block_tokens),
+    )
+    return replace(report, findings=findings(report)), run
+
+
+def _cost(speed: Throughput, resolved: Resolved) -> Cost | None:
+    price = resolved.hardware.usd_per_hour
+    if price is None:
+        return None
+    devices = resolved.settings.replicas * resolved.settings.tensor_parallel
+    spent = price * devices * speed.simulated_s / 3600
+    output = speed.output_tokens
+    tokens = output + speed.prompt_tokens
+    return Cost(
+        usd_per_hour=price * devices,
+        usd_per_million_output_tokens=1e6 * spent / output if output else None,
+        usd_per_million_tokens=1e6 * spent / tokens if tokens else None,
+        devices=devices,
+        usd_per_device_hour=price,
+        price_date=resolved.hardware.price_date,
+        price_source=resolved.hardware.price_source,
+    )
+
+
+def _lengths(ledger: Ledger) -> Lengths:
+    prompts, outputs = ledger.done_lengths()
+    return Lengths(
+        prompt_tokens=spread(prompts),
+        output_tokens=spread(outputs),
+        total_tokens=spread(prompts + outputs),
     )
 
 
@@ -232,6 +307,7 @@ def _throughput(run: Run) -> Throughput:
 
 
 def _batch(run: Run) -> Batch:
+    preempted = [r.preempted_ns[0] for r in run.replicas if r.preempted_ns]
     end_ns = max(1, run.replicas[0].timeline.end_ns)
     totals = _totals(run)
     return Batch(
@@ -239,6 +315,7 @@ def _batch(run: Run) -> Batch:
         mean_running=totals.running / end_ns,
         mean_waiting=totals.waiting / end_ns,
         preemptions=sum(r.scheduler.num_preemptions for r in run.replicas),
+        first_preemption_s=min(preempted) / 1e9 if preempted else None,
         swaps=sum(r.scheduler.num_swaps for r in run.replicas),
         link_busy_share=(
             sum(link.busy_ns for link in run.links) / (2 * end_ns * len(run.links))
@@ -257,11 +334,14 @@ def _memory(run: Run, resolved: Resolved) -> Memory:
     cached = totals.cached_blocks * block_size
     queries = sum(r.scheduler.prefix_queries_tokens for r in run.replicas)
     hits = sum(r.scheduler.prefix_hits_tokens for r in run.replicas)
+    peak = max(range(len(run.replicas)), key=lambda i: run.replicas[i].max_held_blocks)
     return Memory(
         block_size=block_size,
         pool_blocks=pool_blocks,
         pool_tokens=pool_tokens,
-        peak_blocks=max(r.max_held_blocks for r in run.replicas),
+        peak_blocks=run.replicas[peak].max_held_blocks,
+        peak_s=run.replicas[peak].peak_ns / 1e9,
+        peak_replica=peak,
         mean_used_tokens=totals.used_tokens / end_ns,
         mean_unused_tokens=(allocated - totals.used_tokens) / end_ns,
         mean_cached_tokens=cached / end_ns,
@@ -290,4 +370,13 @@ def _series(run: Run, resolved: Resolved) -> Series:
         running=running.tolist(),
         waiting=waiting.tolist(),
         busy=(busy / len(parts)).tolist(),
+        preemptions=_binned(run, ends),
     )
+
+
+def _binned(run: Run, ends: NDArray[np.int64]) -> list[int]:
+    """Preemptions in each bin."""
+    times = np.concatenate([np.frombuffer(r.preempted_ns, np.int64) for r in run.replicas])
+    places = np.minimum(ends.searchsorted(times), max(0, len(ends) - 1))
+    counts: list[int] = np.bincount(places, minlength=len(ends)).tolist()
+    return counts
