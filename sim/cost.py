@@ -4,6 +4,7 @@ A model is given a plan's totals, never its rows, so pricing costs the same for 
 
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -45,6 +46,17 @@ def growing_context(work: StepWork, steps: int) -> NDArray[np.int64]:
     size = work.num_sequences
     first = work.context_tokens
     return np.arange(first, first + (steps - 1) * size + 1, size, dtype=np.int64)
+
+
+def repeated(work: StepWork, steps: int) -> Iterator[StepWork]:
+    """The features of each step of a leap of decodes and one chunk of a prompt, of `num_tokens` - `num_sequences` + 1 positions."""
+    chunk = work.num_tokens - work.num_sequences + 1
+    more_attended = work.num_sequences - 1 + chunk * chunk
+    for ahead in range(steps):
+        yield work._replace(
+            context_tokens=work.context_tokens + ahead * work.num_tokens,
+            attended=work.attended + ahead * more_attended,
+        )
 
 
 def work_of(plan: Plan) -> StepWork:

@@ -23,7 +23,7 @@ from engine.core.errors import InvariantError
 from engine.core.plan import Finish, Plan, Rejected, Request, Results, Transfer
 from engine.core.scheduler import Scheduler
 from sim.clock import Clock, Soon
-from sim.cost import CostModel, StepWork, work_of
+from sim.cost import CostModel, StepWork, repeated, work_of
 from sim.ledger import Ledger
 from sim.link import Link
 from sim.occupancy import IDLE, Level, Occupancy
@@ -200,7 +200,11 @@ class Replica:
     def _price_ahead(self, work: StepWork, steps: int) -> None:
         """The running plan is alone and could have `steps` steps: comes back when, with all of them, the next is to be planned."""
         now = self._clock.now
-        self._ends = ends = self._cost.leap_ns(work, steps)
+        if work.num_tokens == work.num_sequences:
+            ends = self._cost.leap_ns(work, steps)
+        else:
+            ends = np.array([self._cost.step_ns(w) for w in repeated(work, steps)])
+        self._ends = ends
         ends.cumsum(out=ends)
         ends += now
         if self._max_open == 1:
@@ -274,7 +278,7 @@ class Replica:
     def _add_steps(self, ends: Ints, grown: Ints) -> None:
         """The series during steps that end at `ends`, [n], and from then on; `grown`, [n + 1]: blocks begun since the level was taken."""
         assert self._work is not None
-        base, size, done = self._level, self._work.num_sequences, len(ends)
+        base, size, done = self._level, self._work.num_tokens, len(ends)
         held = base.held_blocks + grown
         free = self.scheduler.allocator.total_blocks - base.held_blocks
         cached = np.minimum(base.cached_blocks, free - grown)

@@ -128,7 +128,7 @@ class Book:
         computed = self.table.scheduled.copy()
         for entry in reversed(self.open):
             plan = entry.plan
-            computed[plan.rows] = plan.starts + (plan.steps - 1)
+            computed[plan.rows] = plan.starts + (plan.steps - 1) * plan.counts
             if len(plan.fork_rows):
                 computed[plan.fork_rows] = plan.starts[plan.fork_from]
         return computed
@@ -140,7 +140,7 @@ class Book:
                 plan = entry.plan
                 at = np.flatnonzero(plan.rows == row)
                 if len(at):
-                    return int(plan.starts[at[0]]) + plan.steps - 1
+                    return int(plan.starts[at[0]] + (plan.steps - 1) * plan.counts[at[0]])
                 return int(plan.starts[plan.fork_from[np.flatnonzero(plan.fork_rows == row)[0]]])
         return int(self.table.scheduled[row])
 

@@ -64,7 +64,7 @@ class Commits:
         """Takes in tokens, and ends the sequences that stop, fail or are full."""
         plan, book, tokens = entry.plan, self._book, results.tokens
         if plan.steps > 1:
-            return self._accept_leap(entry, tokens)
+            return self._accept_leap(entry, sampling, tokens)
         plain = not (entry.gone or len(plan.fork_rows) or book.memory.keeps_tokens)
         if plain and results.parents is None and not results.stops.any():
             return self._accept_all(entry, sampling, tokens)
@@ -121,13 +121,18 @@ class Commits:
             reasons = np.full(len(ended), Finish.LENGTH, np.int8)
         return self._outcome(plan, rows, requests, tokens, counts, ended, reasons)
 
-    def _accept_leap(self, entry: OpenPlan, tokens: I32) -> Outcome:
-        """Takes in a leap: of rows that are gone since, all tokens but the last."""
-        plan = entry.plan
-        heard = _others(plan.rows, entry.gone)
-        self._refund(plan.rows[~heard])
-        counts = np.where(heard, plan.steps, plan.steps - 1).astype(np.int32)
-        return self._outcome(plan, plan.rows, plan.requests, tokens, counts, NO_ROWS, _NO_REASONS)
+    def _accept_leap(self, entry: OpenPlan, rows: I32, tokens: I32) -> Outcome:
+        """Takes in a leap: of rows that are gone since, all tokens but the last. Rows that are full by its last step end."""
+        plan, ended = entry.plan, entry.finishing
+        counts = np.full(len(rows), plan.steps, np.int32)
+        if entry.gone:
+            heard = _others(rows, entry.gone)
+            self._refund(rows[~heard])
+            counts[~heard] -= 1
+            ended = ended[_others(ended, entry.gone)]
+        requests = plan.requests[: len(rows)]
+        reasons = np.full(len(ended), Finish.LENGTH, np.int8)
+        return self._outcome(plan, rows, requests, tokens, counts, ended, reasons)
 
     def _fail(self, entry: OpenPlan) -> Outcome:
         """Ends every request that the plan names and that still runs. What it computed, for whomever, is not to be trusted."""

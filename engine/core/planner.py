@@ -58,9 +58,14 @@ class Planner:
 
     def leapt(self, plan: Plan, more: int) -> None:
         """The last plan was made longer by `more` steps."""
-        self._decodes.quiet -= more
+        book, cache, decodes = self._book, self._decodes, plan.num_decodes
         if self._shares is not None:
-            self._shares.charge_output(self._book.table.tenant[plan.rows], more)
+            self._shares.charge_output(book.table.tenant[plan.rows], more)
+        cache.quiet -= more - 1
+        if decodes and (cache.quiet <= 0 or decodes < len(plan.rows)):
+            last = plan.starts[:decodes] + more
+            book.open[-1].finishing = self._take_finishing(book.decoding, last)
+        cache.quiet -= 1
 
     def _plan_decodes(self) -> tuple[I32, bool]:
         """Rows that decode in this step, by rank, with room for their token; whether memory ran short."""
