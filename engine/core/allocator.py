@@ -8,7 +8,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from engine.core.arrays import I32
+from engine.core.arrays import I32, I64
 from engine.core.content import Content
 from engine.core.plan import MemoryReport
 
@@ -96,7 +96,7 @@ class Allocator(Protocol):
         """Each of `rows` gives its frames back and holds those that its parent held, all at once."""
         ...
 
-    def short(self, rows: I32, lengths: I32) -> I32:
+    def short(self, rows: I32, lengths: I32) -> I64:
         """Indices into `rows` of those that cannot yet hold `lengths` positions, ascending. Changes nothing."""
         ...
 
@@ -108,7 +108,7 @@ class Allocator(Protocol):
         """Positions that each of `rows` has frames for."""
         ...
 
-    def grow_each(self, rows: I32, nth: I32) -> tuple[I32, int]:
+    def grow_each(self, rows: I32, nth: I64) -> tuple[I32, int]:
         """Gives a frame for each entry of `rows`, in order; all can be served.
 
         A row may be named several times: its `nth[i]`-th new frame, from 0, in ascending order.

@@ -290,11 +290,12 @@ class Book:
         """Ends the running sequence of `row`; whether that closed its request."""
         request_id = RequestId(int(self.table.request[row]))
         group = self.groups[request_id]
-        self.record(records.Ended(step, request_id, int(self.table.index[row]), reason))
+        if self.keeps_log:
+            self.record(records.Ended(step, request_id, int(self.table.index[row]), reason))
         self.retire(step, row)
         group.rows.remove(row)
         self.seats -= 1
-        if any(self.table.state[other] != State.FORMING for other in group.rows):
+        if group.rows and any(self.table.state[other] != State.FORMING for other in group.rows):
             return False
         self.seats -= len(group.rows)
         for other in group.rows:
@@ -306,7 +307,7 @@ class Book:
     def retire(self, step: int, row: int) -> None:
         """The sequence of running `row` is over: frames come back now, or with the last open plan that names it."""
         table, named = self.table, self.named(row)
-        done = self.computed_of(row) if named else table.scheduled[row]
+        done = self.computed_of(row) if named else int(table.scheduled[row])
         if done >= table.known[row]:
             table.known[row] = done + 1
         self.stop_running(row)
@@ -319,9 +320,11 @@ class Book:
         table, memory = self.table, self.memory
         held = memory.held_by(row)
         if held:
-            memory.publish(row, int(min(table.scheduled[row], table.known[row])))
+            if memory.shares_content:
+                memory.publish(row, min(int(table.scheduled[row]), int(table.known[row])))
             memory.release(row)
-            self.record(records.Released(step, row, held))
+            if self.keeps_log:
+                self.record(records.Released(step, row, held))
         if table.state[row] == State.ENDED:
             memory.close(row)
             table.free(row)

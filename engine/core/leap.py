@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from engine.core import log as records
-from engine.core.arrays import I32
+from engine.core.arrays import I32, I64
 from engine.core.book import Book
 from engine.core.plan import Plan
 
@@ -55,7 +55,7 @@ def most_steps(book: Book, plan: Plan) -> int:
         steps = left // int(plan.counts[decodes])
         rows, starts = book.decoding, starts[:decodes]
     if decodes:
-        before_the_end = int((table.limit[rows] - starts).min()) - 1
+        before_the_end = min((table.limit.take(rows) - starts).tolist()) - 1
         steps = min(steps, before_the_end) if steps else before_the_end
     if steps <= 1 or not decodes:
         return max(1, steps)
@@ -71,10 +71,11 @@ def extend(book: Book, plan: Plan, steps: int) -> Plan:
     """Allocates what steps 2 to `steps` of `plan` need, at most `most_steps` of them; the longer plan."""
     table, memory = book.table, book.memory
     rows, starts = book.decoding, plan.starts[: plan.num_decodes]
-    ahead, which, nth = _crossings(memory.room_of(rows) - starts, memory.block_size, steps)
+    room = memory.room_of(rows) - starts
     delta_rows, delta_cols, delta_blocks = plan.delta_rows, plan.delta_cols, plan.delta_blocks
-    if len(ahead):
-        grown = rows[which]
+    if len(room) and min(room.tolist()) < steps:
+        ahead, which, nth = _crossings(room, memory.block_size, steps)
+        grown = rows.take(which)
         blocks, num_fresh = memory.grow_each(grown, nth)
         if book.keeps_log:
             _record(book, ahead, grown, blocks, num_fresh)
@@ -110,17 +111,24 @@ def _fitting(room: I32, block_size: int, free: int, steps: int) -> int:
     return low
 
 
-def _crossings(room: I32, block_size: int, steps: int) -> tuple[I32, I32, I32]:
-    """(steps ahead, index of the row, how many the row began before) of each block that is begun, as single steps would."""
-    counts = (-((room - steps) // block_size)).clip(min=0)
-    which = np.repeat(np.arange(len(room), dtype=np.int32), counts)
-    nth = np.arange(len(which), dtype=np.int32) - np.repeat(np.cumsum(counts) - counts, counts)
-    ahead = room[which] + nth * block_size
-    order = ahead.argsort(kind="stable")
-    return ahead[order], which[order], nth[order]
+def _crossings(room: I32, block_size: int, steps: int) -> tuple[I64, I64, I64]:
+    """(steps ahead, index of the row, how many the row began before) of each block that is begun, as single steps would.
+
+    A row has room for a block at most, so in rows' order of room one round of crossings follows the other.
+    """
+    order = room.argsort(kind="stable")
+    room = room.take(order)
+    if steps <= block_size:
+        count = int(room.searchsorted(steps))
+        return room[:count], order[:count], np.zeros(count, np.int64)
+    rounds = np.arange(0, steps, block_size)
+    ahead = (room + rounds[:, None]).reshape(-1)
+    count = int(ahead.searchsorted(steps))
+    nth = np.arange(count) // len(room)
+    return ahead[:count], np.resize(order, count), nth
 
 
-def _record(book: Book, ahead: I32, rows: I32, blocks: I32, num_fresh: int) -> None:
+def _record(book: Book, ahead: I64, rows: I32, blocks: I32, num_fresh: int) -> None:
     """The log of the single steps: for each, what was evicted for it and who grew."""
     bounds = [0, *(np.flatnonzero(np.diff(ahead)) + 1).tolist(), len(ahead)]
     row_list, block_list = rows.tolist(), blocks.tolist()

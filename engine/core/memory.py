@@ -244,10 +244,10 @@ class BlockManager:
 
     # -- growth ------------------------------------------------------------------------------------------------
 
-    def short(self, rows: I32, lengths: I32) -> I32:
+    def short(self, rows: I32, lengths: I32) -> I64:
         """Indices into `rows` of those whose table cannot hold `lengths` positions."""
-        lacking = self.tables.counts[rows] * self.block_size < lengths
-        return lacking.nonzero()[0].astype(np.int32)
+        lacking = self.tables.counts.take(rows) * self.block_size < lengths
+        return lacking.nonzero()[0]
 
     def grow(self, rows: I32) -> I32 | None:
         """Gives each of `rows` one more frame; the frames, or None where there are too few."""
@@ -260,9 +260,9 @@ class BlockManager:
 
     def room_of(self, rows: I32) -> I32:
         """Positions that each of `rows` has frames for."""
-        return self.tables.counts[rows] * self.block_size
+        return self.tables.counts.take(rows) * self.block_size
 
-    def grow_each(self, rows: I32, nth: I32) -> tuple[I32, int]:
+    def grow_each(self, rows: I32, nth: I64) -> tuple[I32, int]:
         """Gives a frame for each entry of `rows`, in order: the row's `nth[i]`-th new one, ascending.
 
         (frames, how many of the first were free rather than evicted for this).

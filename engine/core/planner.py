@@ -7,7 +7,7 @@ import numpy as np
 
 from engine.core import log as records
 from engine.core.admission import Admission
-from engine.core.arrays import I32, I64, Bools
+from engine.core.arrays import I32, I64, Bools, filled
 from engine.core.book import NO_ROWS, Book, OpenPlan
 from engine.core.config import SchedulerConfig
 from engine.core.ids import RequestId, TimeNs
@@ -76,9 +76,10 @@ class Planner:
         if not len(rows):
             return rows, False
         if not book.shared_tails:
-            short = rows[self._book.memory.short(rows, table.scheduled[rows] + 1)]
-            if not len(short):
+            lacking = self._book.memory.short(rows, table.scheduled.take(rows) + 1)
+            if not len(lacking):
                 return rows, False
+            short = rows.take(lacking)
             blocks = self._book.memory.grow(short)
             if blocks is not None:
                 book.record_evictions()
@@ -127,7 +128,7 @@ class Planner:
     def _open_decodes(self, rows: I32) -> Plan:
         """A plan of decodes only: the hot path."""
         book, table, cache = self._book, self._book.table, self._decodes
-        starts = table.scheduled[rows]
+        starts = table.scheduled.take(rows)
         table.scheduled[rows] = starts + 1
         if rows is not book.decoding or cache.membership != book.membership:
             cache.fill(rows, table, starts, book.membership if rows is book.decoding else -1)
@@ -148,8 +149,8 @@ class Planner:
     def _take_finishing(self, rows: I32, starts: I32) -> I32:
         """Rows whose last token this step samples: they decode no more."""
         book = self._book
-        last = starts + 2 >= book.table.limit[rows]
-        if not last.any():
+        last = starts + 2 >= book.table.limit.take(rows)
+        if not np.count_nonzero(last):
             return NO_ROWS
         finishing = rows[last]
         others = rows[~last]
@@ -167,14 +168,15 @@ class Planner:
         """A plan of decodes and prompt chunks."""
         book, table = self._book, self._book.table
         num_decodes = len(decodes)
-        rows = np.array([row for row, _ in chunks], np.int32)
-        counts = np.array([count for _, count in chunks], np.int32)
-        if num_decodes:
-            rows = np.concatenate([decodes, rows])
-            counts = np.concatenate([np.ones(num_decodes, np.int32), counts])
-        starts = table.scheduled[rows]
+        rows: I32 = np.empty(num_decodes + len(chunks), np.int32)
+        counts = filled(len(rows), 1)
+        rows[:num_decodes] = decodes
+        for at, (row, count) in enumerate(chunks, num_decodes):
+            rows[at] = row
+            counts[at] = count
+        starts = table.scheduled.take(rows)
         ends = starts + counts
-        samples = ends >= table.known[rows]
+        samples = ends >= table.known.take(rows)
         table.scheduled[rows] = ends
         finishing: list[int] = []
         if num_decodes:
@@ -192,9 +194,9 @@ class Planner:
         if self._shares is not None:
             self._charge(self._shares, rows, starts, ends, samples, fork_rows)
         return self._open(
-            np.array(finishing, np.int32),
+            np.array(finishing, np.int32) if finishing else NO_ROWS,
             rows=rows,
-            requests=table.request[rows],
+            requests=table.request.take(rows),
             starts=starts,
             counts=counts,
             samples=samples,
@@ -244,17 +246,13 @@ class Planner:
             delta_cols=delta_cols,
             delta_blocks=delta_blocks,
         )
-        for column in (
-            rows,
-            requests,
-            starts,
-            counts,
-            samples,
-            delta_rows,
-            delta_cols,
-            delta_blocks,
-        ):
-            column.flags.writeable = False
+        starts.setflags(write=False)
+        if num_decodes < len(rows):
+            for column in (rows, requests, counts, samples):
+                column.setflags(write=False)
+        if len(delta_rows):
+            for column in (delta_rows, delta_cols, delta_blocks):
+                column.setflags(write=False)
         book.open.append(OpenPlan(plan, finishing))
         book.next_step += 1
         return plan
@@ -293,7 +291,9 @@ class _DecodeCache:
     def fill(self, rows: I32, table: RowTable, starts: I32, membership: int) -> None:
         """Takes the columns for `rows`, whose next positions are `starts`."""
         self.membership = membership
-        self.requests = table.request[rows]
-        self.counts = np.ones(len(rows), np.int32)
+        self.requests = table.request.take(rows)
+        self.counts = filled(len(rows), 1)
         self.samples = np.ones(len(rows), np.bool_)
-        self.quiet = int((table.limit[rows] - starts).min()) - 2
+        self.quiet = min((table.limit.take(rows) - starts).tolist()) - 2
+        for column in (rows, self.requests, self.counts, self.samples):
+            column.setflags(write=False)

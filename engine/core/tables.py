@@ -5,7 +5,7 @@ Invariants: entries [0, counts[row]) of a row are frames, the rest are NO_BLOCK;
 
 import numpy as np
 
-from engine.core.arrays import I32
+from engine.core.arrays import I32, I64
 from engine.core.errors import InvariantError
 from engine.core.ids import NO_BLOCK
 
@@ -46,16 +46,16 @@ class BlockTables:
 
     def append_each(self, rows: I32, blocks: I32) -> I32:
         """Appends blocks[i] to rows[i], distinct rows that already have an entry; the columns that were set."""
-        columns = self.counts[rows]
-        self.reserve(0, int(columns.max()) + 1)
+        columns = self.counts.take(rows)
+        self.reserve(0, max(columns.tolist()) + 1)
         self.blocks[rows, columns] = blocks
         self.counts[rows] = columns + 1
         return columns
 
-    def append_many(self, rows: I32, nth: I32, blocks: I32) -> I32:
+    def append_many(self, rows: I32, nth: I64, blocks: I32) -> I32:
         """Appends blocks[i] to rows[i] as its nth[i]-th new one, ascending for each row; the columns that were set."""
-        columns = self.counts[rows] + nth
-        self.reserve(0, int(columns.max()) + 1)
+        columns = self.counts.take(rows) + nth.astype(np.int32)
+        self.reserve(0, max(columns.tolist()) + 1)
         self.blocks[rows, columns] = blocks
         self.counts[rows] = columns + 1  # Of a row's entries the last one stays.
         return columns
