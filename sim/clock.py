@@ -49,7 +49,8 @@ class Clock(simpy.Environment):
             ServeError: a process left one in `failure`.
         """
         end = FOREVER if until_ns is None else until_ns
-        while self.peek() < end and self.failure is None:
+        queue = self._queue
+        while queue and queue[0][0] < end and self.failure is None:
             self.step()
         if self.failure is not None:
             raise self.failure
@@ -62,7 +63,8 @@ class Soon(simpy.Event):
     """Happens `delay` nanoseconds from now, after what is of lower rank; by default before whatever else is due then."""
 
     def __init__(self, clock: Clock, delay: int, rank: int = URGENT) -> None:
-        super().__init__(clock)
+        self.env = clock
+        self.callbacks = []
         self._ok = True
         self._value = None
         clock.schedule(self, rank, delay)  # type: ignore[arg-type]

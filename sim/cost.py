@@ -65,14 +65,13 @@ def work_of(plan: Plan) -> StepWork:
     counts = plan.counts
     num_sequences = len(counts)
     decodes = plan.num_decodes
-    context = int(starts.sum(dtype=np.int64))
+    context = sum(starts[:decodes].tolist()) + decodes
     if decodes == num_sequences:
-        context += decodes
         return StepWork(decodes, decodes, decodes, context, context)
-    num_tokens = decodes
-    attended = int(starts[:decodes].sum(dtype=np.int64)) + decodes
+    num_tokens, attended = decodes, context
     for start, count in zip(starts[decodes:].tolist(), counts[decodes:].tolist(), strict=True):
         num_tokens += count
+        context += start + count
         attended += count * start + count * (count + 1) // 2
     num_samples = int(np.count_nonzero(plan.samples))
-    return StepWork(num_tokens, num_samples, num_sequences, context + num_tokens, attended)
+    return StepWork(num_tokens, num_samples, num_sequences, context, attended)

@@ -259,36 +259,45 @@ class Replica:
             if len(plan.delta_rows) > before:
                 began = self._steps_of(plan, before)
                 self._occupancy.grew(len(began))
-        ahead = np.arange(self._max_open - 1, self._max_open + done)
-        grown = (
-            began.searchsorted(ahead, side="right") if began is not None else np.zeros_like(ahead)
-        )
+        grown = None
+        if began is not None:
+            ahead = np.arange(self._max_open - 1, self._max_open + done)
+            grown = began.searchsorted(ahead, side="right")
         self._add_steps(ends[:done], grown)
         self._computed(done)
 
     def _steps_of(self, plan: Plan, first: int) -> I32:
         """Which step of the leap, from 0, begins each of the blocks that stand in `plan` from entry `first` on; ascending."""
         rows = plan.delta_rows[first:]
-        largest = int(plan.rows.max())
+        named = plan.rows.astype(np.intp)
+        largest = max(named.tolist())
         if largest >= len(self._start_of):
             self._start_of = np.zeros(2 * largest, np.int32)
-        self._start_of[plan.rows] = plan.starts
+        self._start_of[named] = plan.starts
         return plan.delta_cols[first:] * self.scheduler.allocator.block_size - self._start_of[rows]
 
-    def _add_steps(self, ends: Ints, grown: Ints) -> None:
-        """The series during steps that end at `ends`, [n], and from then on; `grown`, [n + 1]: blocks begun since the level was taken."""
+    def _add_steps(self, ends: Ints, grown: Ints | None) -> None:
+        """The series during steps that end at `ends`, [n], and from then on; `grown`, [n + 1]: blocks begun since the level was taken,
+        None where none were.
+        """
         assert self._work is not None
-        base, size, done = self._level, self._work.num_tokens, len(ends)
-        held = base.held_blocks + grown
-        free = self.scheduler.allocator.total_blocks - base.held_blocks
-        cached = np.minimum(base.cached_blocks, free - grown)
-        used = np.arange(base.used_tokens, base.used_tokens + size * done + 1, size)
+        held, cached, used, *others = self._level
+        size, done = self._work.num_tokens, len(ends)
+        during: Ints | int = held
+        kept: Ints | int = cached
+        if grown is not None:
+            during = held + grown[:-1]
+            begun = int(grown[-1])
+            if cached:
+                free = self.scheduler.allocator.total_blocks - held
+                kept = np.minimum(cached, free - grown[:-1])
+                cached = min(cached, free - begun)
+            held += begun
+            self.max_held_blocks = max(self.max_held_blocks, held)
         if done:
-            during = (held[:-1], cached[:-1], used[:-1], base.running, base.waiting, base.busy)
-            self.timeline.add_many(ends, during)
-        after = int(held[-1]), int(cached[-1]), int(used[-1])
-        self._level = Level(*after, base.running, base.waiting, base.busy)
-        self.max_held_blocks = max(self.max_held_blocks, self._level.held_blocks)
+            rising = np.arange(used, used + size * done, size)
+            self.timeline.add_many(ends, (during, kept, rising, *others))
+        self._level = Level(held, cached, used + size * done, *others)
 
     def _computed(self, steps: int) -> None:
         """So many more steps of the running leap are over."""

@@ -17,7 +17,7 @@ import numpy as np
 
 from engine.core import log as records
 from engine.core.allocator import Allocator
-from engine.core.arrays import I32
+from engine.core.arrays import I32, Index
 from engine.core.ids import RequestId
 from engine.core.plan import Finish, Plan
 from engine.core.policy import insert_by_rank
@@ -25,6 +25,7 @@ from engine.core.queue import Waiting
 from engine.core.rows import RowTable, State
 
 NO_ROWS: I32 = np.zeros(0, np.int32)
+NO_INDEX: Index = np.zeros(0, np.intp)
 
 
 class Status(Enum):
@@ -82,7 +83,7 @@ class Book:
         self.memory = memory
         self.table = RowTable()
         self.groups: dict[RequestId, Group] = {}
-        self.decoding: I32 = NO_ROWS
+        self.decoding: Index = NO_INDEX
         """Rows that compute one token a step, by rank."""
         self.prefilling: list[int] = []
         """Rows with known tokens to compute, by rank."""
@@ -116,10 +117,10 @@ class Book:
         """Sequences that run."""
         return len(self.decoding) + len(self.prefilling) + len(self.finishing)
 
-    def running(self) -> I32:
+    def running(self) -> Index:
         """Running rows by rank, sequences of one request in their order."""
         rows = np.concatenate(
-            [self.decoding, np.array([*self.prefilling, *sorted(self.finishing)], np.int32)]
+            [self.decoding, np.array([*self.prefilling, *sorted(self.finishing)], np.intp)]
         )
         return rows[np.lexsort((self.table.index[rows], self.table.rank[rows]))]
 
@@ -150,7 +151,7 @@ class Book:
         computed[self.table.state != State.RUNNING] = 0
         return computed
 
-    def known(self, rows: I32, computed: I32) -> I32:
+    def known(self, rows: Index, computed: I32) -> I32:
         """Tokens that each of `rows` knows, given what is computed of each row of the table."""
         table, done = self.table, computed[rows]
         return np.where(
@@ -228,7 +229,7 @@ class Book:
         self.membership += 1
         return True
 
-    def finish_decoding(self, rows: I32, others: I32) -> None:
+    def finish_decoding(self, rows: I32, others: Index) -> None:
         """The last token of each of `rows` is planned; `others` decode on, by rank."""
         self.finishing.update(rows.tolist())
         self.decoding = others

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from engine.core import log as records
-from engine.core.arrays import I32, I64
+from engine.core.arrays import I32, I64, Index
 from engine.core.book import Book
 from engine.core.plan import Plan
 
@@ -41,21 +41,21 @@ def most_steps(book: Book, plan: Plan) -> int:
     )
     if not quiet:
         return 1
-    table, decodes, rows, starts = book.table, plan.num_decodes, plan.rows, plan.starts
+    table, decodes, starts = book.table, plan.num_decodes, plan.starts
     steps = 0
-    if decodes == len(rows):
-        if rows is not book.decoding or book.prefilling:
+    if decodes == len(plan.rows):
+        if book.prefilling or len(book.decoding) != decodes:
             return 1
     else:
-        chunked = int(rows[decodes])
+        chunked = int(plan.rows[decodes])
         if book.prefilling[:1] != [chunked] or len(book.decoding) != decodes:
             return 1
         # The step that completes the prompt is another one.
         left = int(table.target[chunked]) - int(starts[decodes]) - 1
         steps = left // int(plan.counts[decodes])
-        rows, starts = book.decoding, starts[:decodes]
+        starts = starts[:decodes]
     if decodes:
-        before_the_end = min((table.limit.take(rows) - starts).tolist()) - 1
+        before_the_end = min((table.limit[book.decoding] - starts).tolist()) - 1
         steps = min(steps, before_the_end) if steps else before_the_end
     if steps <= 1 or not decodes:
         return max(1, steps)
@@ -64,7 +64,7 @@ def most_steps(book: Book, plan: Plan) -> int:
     if decodes * (steps // size + 1) <= free:
         return steps
     # The step `ahead` steps after the plan's own computes position starts + ahead.
-    return _fitting(memory.room_of(rows) - starts, size, free, steps)
+    return _fitting(memory.room_of(book.decoding) - starts, size, free, steps)
 
 
 def extend(book: Book, plan: Plan, steps: int) -> Plan:
@@ -75,7 +75,7 @@ def extend(book: Book, plan: Plan, steps: int) -> Plan:
     delta_rows, delta_cols, delta_blocks = plan.delta_rows, plan.delta_cols, plan.delta_blocks
     if len(room) and min(room.tolist()) < steps:
         ahead, which, nth = _crossings(room, memory.block_size, steps)
-        grown = rows.take(which)
+        grown = rows[which]
         blocks, num_fresh = memory.grow_each(grown, nth)
         if book.keeps_log:
             _record(book, ahead, grown, blocks, num_fresh)
@@ -87,7 +87,10 @@ def extend(book: Book, plan: Plan, steps: int) -> Plan:
             delta_blocks = np.concatenate([delta_blocks, more_blocks])
         else:
             delta_rows, delta_cols, delta_blocks = more_rows, more_cols, more_blocks
-    table.scheduled[plan.rows] = plan.starts + steps * plan.counts
+    if len(rows) == len(plan.rows):
+        table.scheduled[rows] = plan.starts + steps
+    else:
+        table.scheduled[plan.rows] = plan.starts + steps * plan.counts
     longer = msgspec.structs.replace(
         plan, steps=steps, delta_rows=delta_rows, delta_cols=delta_cols, delta_blocks=delta_blocks
     )
@@ -96,7 +99,7 @@ def extend(book: Book, plan: Plan, steps: int) -> Plan:
     return longer
 
 
-def _fitting(room: I32, block_size: int, free: int, steps: int) -> int:
+def _fitting(room: I64, block_size: int, free: int, steps: int) -> int:
     """The largest number of steps up to `steps` whose crossings `free` frames can serve. O(rows log steps)."""
 
     def needed(count: int) -> int:
@@ -111,24 +114,24 @@ def _fitting(room: I32, block_size: int, free: int, steps: int) -> int:
     return low
 
 
-def _crossings(room: I32, block_size: int, steps: int) -> tuple[I64, I64, I64]:
+def _crossings(room: I64, block_size: int, steps: int) -> tuple[I64, Index, Index]:
     """(steps ahead, index of the row, how many the row began before) of each block that is begun, as single steps would.
 
     A row has room for a block at most, so in rows' order of room one round of crossings follows the other.
     """
     order = room.argsort(kind="stable")
-    room = room.take(order)
+    room = room[order]
     if steps <= block_size:
         count = int(room.searchsorted(steps))
-        return room[:count], order[:count], np.zeros(count, np.int64)
+        return room[:count], order[:count], np.zeros(count, np.intp)
     rounds = np.arange(0, steps, block_size)
     ahead = (room + rounds[:, None]).reshape(-1)
     count = int(ahead.searchsorted(steps))
     nth = np.arange(count) // len(room)
-    return ahead[:count], np.resize(order, count), nth
+    return ahead[:count], np.tile(order, len(rounds))[:count], nth
 
 
-def _record(book: Book, ahead: I64, rows: I32, blocks: I32, num_fresh: int) -> None:
+def _record(book: Book, ahead: I64, rows: Index, blocks: I32, num_fresh: int) -> None:
     """The log of the single steps: for each, what was evicted for it and who grew."""
     bounds = [0, *(np.flatnonzero(np.diff(ahead)) + 1).tolist(), len(ahead)]
     row_list, block_list = rows.tolist(), blocks.tolist()
