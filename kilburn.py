@@ -1,9 +1,11 @@
-"""The command line: serve, replay, trace, pull. Each command is defined beside what it runs; none is imported before its turn."""
+"""The command line. Each command is defined beside what it runs; none is imported before its turn."""
 
 import typer
 
-from gateway.cli import serve
+from gateway.cli import key, serve
 from sim.cli import replay
+from sim.plan.cli import plan
+from sim.sweep.cli import sweep
 from traces.cli import app as trace
 
 app = typer.Typer(
@@ -13,7 +15,10 @@ app = typer.Typer(
     help="A streaming LLM gateway that manages the KV cache as virtual memory, and a twin that predicts it.",
 )
 app.command()(serve)
+app.command()(key)
 app.command()(replay)
+app.command()(sweep)
+app.command()(plan)
 app.add_typer(trace, name="trace")
 
 

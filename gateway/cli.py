@@ -1,4 +1,4 @@
-"""`kilburn serve`: flags to settings, then the model, the engine and the server, each in its place. Heavy imports wait.
+"""`kilburn serve` and `kilburn key`: flags to settings, then the model, the engine and the server, each in its place. Heavy imports wait.
 
 Exit codes: 0 stopped as asked; 2 a setting or a file is wrong; 3 the model, or the core, failed.
 """
@@ -140,6 +140,34 @@ def serve(
             help="How long running requests may go on after SIGTERM.", rich_help_panel=SERVER
         ),
     ] = 30.0,
+    api_keys: Annotated[
+        Path | None,
+        typer.Option(
+            help="TOML file of tenants and their keys (kilburn key writes them); else KILBURN_API_KEYS, or nobody needs a key.",
+            metavar="FILE",
+            rich_help_panel=SERVER,
+        ),
+    ] = None,
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A key, as NAME:KEY or KEY; may be given again. Other users of this machine can see it.",
+            rich_help_panel=SERVER,
+        ),
+    ] = None,
+    guard_metrics: Annotated[
+        bool,
+        typer.Option(
+            "--guard-metrics", help="With keys: /metrics needs one, too.", rich_help_panel=SERVER
+        ),
+    ] = False,
+    cors_origin: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An origin whose pages may use this server, or *; may be given again.",
+            rich_help_panel=SERVER,
+        ),
+    ] = None,
     record: Annotated[
         Path | None,
         typer.Option(
@@ -189,7 +217,34 @@ def serve(
                 host=host,
                 port=port,
                 drain_s=drain_s,
+                api_keys=api_keys,
+                api_key=tuple(api_key or ()),
+                guard_metrics=guard_metrics,
+                cors_origin=tuple(cors_origin or ()),
                 record=record,
                 record_tokens=record_tokens,
             )
+        )
+
+
+def key(
+    name: Annotated[str, typer.Argument(help="Of the tenant.", show_default=False)],
+    *,
+    stdin: Annotated[
+        bool, typer.Option("--stdin", help="Read the key from standard input; else make one.")
+    ] = False,
+) -> None:
+    """Make an API key: its table for --api-keys FILE on standard output, the key itself on standard error."""
+    import secrets
+    import sys
+
+    from gateway.tenants import checked_key, table_of
+    from traces.terminal import exit_on_error
+
+    with exit_on_error():
+        made = sys.stdin.readline().strip() if stdin else f"kb-{secrets.token_urlsafe(32)}"
+        typer.echo(table_of(name, checked_key(made, "the key")), nl=False)
+    if not stdin:
+        typer.echo(
+            f"{made}\n(the key of {name}: it is kept nowhere, so give it to them now)", err=True
         )

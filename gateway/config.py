@@ -1,11 +1,13 @@
 """Settings of the edge: frozen, validated once when built by `msgspec.convert`."""
 
-from typing import Annotated
+import re
+from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
 Seconds = Annotated[float, Meta(ge=0.0)]
 Count = Annotated[int, Meta(ge=1)]
+_ORIGIN: Final = re.compile(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+|null")
 
 
 class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,8 +26,16 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     drain_s: Seconds = 30.0
     """After SIGTERM: how long running requests may go on before they are ended with an error."""
     keep_alive_s: Count = 60
-    """How long an idle connection stays open."""
+    """How long an idle connection stays open, and how long the head of a request may take."""
+    cors_origins: tuple[str, ...] = ()
+    """Origins whose pages may read answers; `*`: all."""
+    guard_metrics: bool = False
+    """With keys: `/metrics` needs one, too."""
     max_body_bytes: Count = 8 * 1024 * 1024
+    body_s: Annotated[float, Meta(gt=0.0)] = 60.0
+    """How long a client may take to send a body."""
+    max_header_bytes: Count = 32 * 1024
+    """Of a request's target and headers."""
     max_stop_strings: Count = 16
     max_stop_chars: Count = 256
     """Longest stop string, in characters."""
@@ -37,3 +47,10 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """Between two looks at the pool for the live page."""
     max_viewers: Count = 16
     """Live pages that are fed at once."""
+
+    def __post_init__(self) -> None:
+        for origin in self.cors_origins:
+            if not _ORIGIN.fullmatch(origin):
+                raise ValueError(
+                    f"the origin {origin[:200]!r} must be `*` or a scheme and a host, such as https://chat.example.com"
+                )

@@ -1,4 +1,4 @@
-"""One thing that ASGI cannot say: this connection is dead, reset it. As an extension of ours in the ASGI scope.
+"""What ASGI cannot say of a connection, as an extension of ours in the scope: whether it takes more now, when it does again, and: reset it.
 
 A client that has stopped reading cannot be told anything: what is left in the buffers would wait for it for ever, in the process
 and, after an orderly close, in the system. A reset frees both and tells the client at its next read.
@@ -6,8 +6,9 @@ and, after an orderly close, in the system. A reset frees both and tells the cli
 
 import socket
 import struct
-from collections.abc import Mapping
-from typing import Any, Final
+from asyncio import TimerHandle
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -15,26 +16,84 @@ EXTENSION: Final = "kilburn.connection"
 _LINGER_NOT: Final = struct.pack("ii", 1, 0)
 
 
-class ResettableProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, offering the extension to the application."""
+class Connection(Protocol):
+    """The way to one client."""
+
+    @property
+    def writable(self) -> bool:
+        """Whether a message that is sent now goes out without waiting."""
+        ...
+
+    def listen(self, told: Callable[[], None] | None) -> None:
+        """Calls `told` whenever it is writable again, or lost, in place of whom it told before."""
+        ...
+
+    def reset(self) -> None:
+        """Drops the connection and all that is buffered for it; the application's `receive` says so at once."""
+        ...
+
+
+class WatchedProtocol(HttpToolsProtocol):
+    """The protocol of uvicorn that offers itself as a `Connection` to the application.
+
+    After a response the client has `patience_s` to take what is still buffered; then the connection is reset.
+    """
+
+    patience_s = 30.0
+    _told: Callable[[], None] | None = None
+    _lingering: TimerHandle | None = None
 
     def on_message_begin(self) -> None:
         """Begins a request as usual, and adds the extension to its scope."""
         super().on_message_begin()
-        self.scope["extensions"] = {EXTENSION: {"reset": self.reset}}
+        self._linger_no_more()
+        self.scope["extensions"] = {EXTENSION: {"connection": self}}
+
+    @property
+    def writable(self) -> bool:
+        """As `Connection` says."""
+        return not (self.flow.write_paused or self.transport.is_closing())
+
+    def listen(self, told: Callable[[], None] | None) -> None:
+        """As `Connection` says."""
+        self._told = told
 
     def reset(self) -> None:
-        """Drops the connection and all that is buffered for it; the application's `receive` says so at once."""
+        """As `Connection` says."""
         endpoint = self.transport.get_extra_info("socket")
         if endpoint is not None:
             endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
         self.transport.abort()
 
+    def resume_writing(self) -> None:
+        """The client has taken most of what was buffered."""
+        super().resume_writing()
+        if self._told is not None:
+            self._told()
 
-def reset(scope: Mapping[str, Any]) -> bool:
-    """Whether the server could reset the connection of the request in `scope`."""
-    extension = (scope.get("extensions") or {}).get(EXTENSION)
-    if extension is None:
-        return False
-    extension["reset"]()
-    return True
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is no more, whoever ended it."""
+        self._linger_no_more()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        """The application has said all; the client may not have taken it."""
+        if self.transport.get_write_buffer_size():
+            self._linger_no_more()
+            self._lingering = self.loop.call_later(self.patience_s, self._abandon)
+        super().on_response_complete()
+
+    def _abandon(self) -> None:
+        if self.transport.get_write_buffer_size():
+            self.reset()
+
+    def _linger_no_more(self) -> None:
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
+
+
+def connection_of(scope: Mapping[str, Any]) -> Connection | None:
+    """The connection of the request in `scope`, where it runs under a server of ours."""
+    found: Connection | None = (scope.get("extensions") or {}).get(EXTENSION, {}).get("connection")
+    return found

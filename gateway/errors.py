@@ -4,6 +4,7 @@ The only place that turns the codes of `engine.core.errors` into HTTP.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from http import HTTPStatus
 from typing import ClassVar, Final
@@ -18,11 +19,15 @@ from gateway.schemas import ENCODER, ErrorBody, ErrorDetail
 
 STATUS: Final[Mapping[str, int]] = {
     "invalid_request": 400,
+    "invalid_api_key": 401,
     "model_not_found": 404,
     "not_found": 404,
     "method_not_allowed": 405,
+    "request_timeout": 408,
     "body_too_large": 413,
     "over_capacity": 429,
+    "rate_limit_exceeded": 429,
+    "headers_too_large": 431,
     "shutting_down": 503,
     "cancelled": 499,
 }
@@ -66,17 +71,33 @@ def error_response(error: ServeError) -> Response:
     headers = {}
     if isinstance(error, CapacityError) and error.retry_after_ms is not None:
         headers["retry-after"] = str(max(1, math.ceil(error.retry_after_ms / 1000)))
+    if status == HTTPStatus.REQUEST_TIMEOUT:
+        headers["connection"] = "close"
     return Response(
         ENCODER.encode(body), status_code=status, headers=headers, media_type="application/json"
     )
 
 
+_MISSING: Final = re.compile(r"Object missing required field `(.+)`")
+_UNKNOWN: Final = re.compile(r"Object contains unknown field `(.+)`")
+
+
 def validation_error(error: msgspec.ValidationError) -> RequestError:
     """A body of valid JSON and wrong types, as an error that names the field by its path."""
     text, _, path = str(error).partition(" - at `")
-    param = path.rstrip("`").removeprefix("$").removeprefix(".") or None
-    where = "the body" if param is None else f"`{param}`"
-    return RequestError(f"{where}: {text[:1].lower()}{text[1:]}", param=param)
+    param = path.rstrip("`").removeprefix("$").removeprefix(".").removesuffix("[...]")
+    absent, unknown = _MISSING.fullmatch(text), _UNKNOWN.fullmatch(text)
+    field = absent or unknown
+    if field is not None:
+        param = f"{param}.{field[1]}" if param else field[1]
+    where = f"`{param}`" if param else "the body"
+    if absent is not None:
+        return RequestError(f"{where} is missing", param=param)
+    if unknown is not None:
+        return RequestError(
+            f"there is no field {where}; leave it out", param=param, code="unknown_parameter"
+        )
+    return RequestError(f"{where}: {text[:1].lower()}{text[1:]}", param=param or None)
 
 
 async def on_serve_error(request: Request, error: Exception) -> Response:

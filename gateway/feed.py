@@ -115,7 +115,7 @@ class LiveFeed:
         """Raises `CapacityError` where as many look as may."""
         if self._viewers >= self._config.max_viewers:
             raise CapacityError(
-                f"{self._viewers} viewers are looking already; the most is {self._config.max_viewers}"
+                f"as many live pages are open as this server feeds at once: {self._viewers}"
             )
 
     async def events(self) -> AsyncIterator[bytes]:

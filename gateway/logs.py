@@ -26,8 +26,9 @@ class RequestLog:
         stream = exchange.stream
         queued = None if exchange.admitted is None else exchange.admitted - exchange.arrived
         LOG.info(
-            "id=%s endpoint=%s finish=%s prompt=%d cached=%d generated=%d queue_ms=%s ttft_ms=%s total_ms=%s",
+            "id=%s tenant=%s endpoint=%s finish=%s prompt=%d cached=%d generated=%d queue_ms=%s ttft_ms=%s total_ms=%s",
             exchange.label,
+            exchange.generation.tenant or "-",
             exchange.endpoint,
             exchange.finish.value if exchange.finish else "left",
             stream.num_prompt,

@@ -1,10 +1,11 @@
 """`/metrics`: what happened and what is, for Prometheus. Names have the stems that dashboards of other servers know.
 
 Gauges are read from the engine when they are asked for. Labels come from fixed lists: a path is named by its route, and what
-matches none is `other`; a method that no route takes is `OTHER`. Nothing that a client writes ever becomes a label.
+matches none is `other`; a method that no route takes is `OTHER`; a tenant is one that the server was started with. Nothing that a
+client writes ever becomes a label.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -26,14 +27,15 @@ _SECONDS: Final = (
 _TOKENS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "OPTIONS"})
 REASONS: Final = tuple(reason.value for reason in FinishReason)
-SHED: Final = ("over_capacity", "shutting_down", "rate_limited")
+SHED: Final = ("over_capacity", "shutting_down", "rate_limit_exceeded")
 """Why requests are turned away."""
 
 
 class Metrics:
     """One server's metrics, in a registry of its own. Observes the engine and keeps account of exchanges."""
 
-    def __init__(self, engine: Engine, streams: OpenStreams) -> None:
+    def __init__(self, engine: Engine, streams: OpenStreams, tenants: Sequence[str] = ()) -> None:
+        """`tenants`: names that become labels; no other name ever does."""
         self.registry = CollectorRegistry()
         self._streams = streams
         self.registry.register(_Now(engine))
@@ -63,6 +65,16 @@ class Metrics:
         self._iteration = histogram("iteration_tokens_total", "Positions of a step.", _TOKENS)
         self._step = histogram("step_time_seconds", "Model time of a step.")
         self._move_time = histogram("transfer_time_seconds", "Time of a transfer between pools.")
+        self._tenants = frozenset(tenants)
+        self._of_tenant = counter("tenant_requests", "Requests that were taken in.", "tenant")
+        self._tokens_of_tenant = counter("tenant_tokens", "Tokens, by kind.", "tenant", "kind")
+        self._shed_of_tenant = counter("tenant_shed", "Requests turned away.", "tenant", "reason")
+        for tenant in tenants:
+            self._of_tenant.labels(tenant)
+            for kind in ("prompt", "generation"):
+                self._tokens_of_tenant.labels(tenant, kind)
+            for reason in SHED:
+                self._shed_of_tenant.labels(tenant, reason)
         for reason in REASONS:
             self._success.labels(reason)
         for reason in SHED:
@@ -94,6 +106,10 @@ class Metrics:
     def opened(self, exchange: Exchange) -> None:
         """A request was taken in."""
         self._prompt.inc(exchange.stream.num_prompt)
+        tenant = exchange.generation.tenant
+        if tenant in self._tenants:
+            self._of_tenant.labels(tenant).inc()
+            self._tokens_of_tenant.labels(tenant, "prompt").inc(exchange.stream.num_prompt)
 
     def heard(self, exchange: Exchange, index: int, num_tokens: int, now: float) -> None:
         """Tokens were read; those that came together share the time since the ones before."""
@@ -110,6 +126,9 @@ class Metrics:
 
     def closed(self, exchange: Exchange, now: float) -> None:
         """A request is over; one whose client left was aborted."""
+        tenant = exchange.generation.tenant
+        if tenant in self._tenants:
+            self._tokens_of_tenant.labels(tenant, "generation").inc(exchange.num_generated)
         finish = exchange.finish or FinishReason.ABORT
         self._success.labels(finish.value).inc()
         if finish in (FinishReason.ERROR, FinishReason.ABORT):
@@ -121,10 +140,13 @@ class Metrics:
             if gaps > 0:
                 self._tpot.observe((exchange.last - exchange.first) / gaps)
 
-    def shed(self, reason: str) -> None:
+    def shed(self, reason: str, tenant: str = "") -> None:
         """A request was turned away; a reason that is not in `SHED` is not counted."""
-        if reason in SHED:
-            self._shed.labels(reason).inc()
+        if reason not in SHED:
+            return
+        self._shed.labels(reason).inc()
+        if tenant in self._tenants:
+            self._shed_of_tenant.labels(tenant, reason).inc()
 
     # -- of HTTP -----------------------------------------------------------------------------------------------
 

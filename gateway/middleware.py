@@ -7,6 +7,9 @@ from typing import Final
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from engine.core.errors import RequestError
+from gateway.errors import error_response
+
 HEADER: Final = "x-request-id"
 _ACCEPTABLE: Final = re.compile(r"[\x21-\x7e]{1,128}")
 
@@ -32,3 +35,25 @@ class RequestIdMiddleware:
             await send(message)
 
         await self._app(scope, receive, labelled)
+
+
+class HeaderLimitMiddleware:
+    """Refuses requests whose target and headers are larger than anything a client needs. RFC 6585, section 5."""
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self._app = app
+        self._limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Passes the exchange on if it is small enough."""
+        if scope["type"] == "http":
+            size = len(scope["path"]) + len(scope["query_string"])
+            size += sum(len(name) + len(value) for name, value in scope["headers"])
+            if size > self._limit:
+                error = RequestError(
+                    f"the request's target and headers take {size} bytes; at most {self._limit} are allowed",
+                    code="headers_too_large",
+                )
+                await error_response(error)(scope, receive, send)
+                return
+        await self._app(scope, receive, send)

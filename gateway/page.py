@@ -10,6 +10,9 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import Response
 
+from traces.viewer.assets import view_script, view_style
+
+_SCRIPTS: Final = ("feed.js", "requests.js", "chat.js", "page.js")
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -22,17 +25,17 @@ _HEADERS: Final[Mapping[str, str]] = {
 }
 
 
-def _read(package: str, name: str) -> str:
-    return files(package).joinpath(name).read_text("utf-8")
+def _read(name: str) -> str:
+    return files("gateway").joinpath("live", name).read_text("utf-8")
 
 
 class Page:
     """The three files, read once."""
 
     def __init__(self) -> None:
-        self._document = _read("gateway", "live/page.html")
-        self._style = _read("traces.viewer", "view.css") + _read("gateway", "live/page.css")
-        self._script = _read("traces.viewer", "view.js") + _read("gateway", "live/page.js")
+        self._document = _read("page.html")
+        self._style = view_style() + _read("page.css")
+        self._script = view_script() + "".join(map(_read, _SCRIPTS))
 
     async def document(self, request: Request) -> Response:
         """`/`."""

@@ -4,11 +4,11 @@ Knows which part needs which setting; knows nothing of requests, blocks or tenso
 """
 
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import anyio
 import msgspec
 from msgspec import Meta, Struct
 from rich.console import Console
@@ -24,7 +24,8 @@ from engine.tokenizer import Codec
 from engine.weights.load import LoadedModel, load_model
 from gateway.config import GatewayConfig
 from gateway.engine import Served
-from gateway.server import bind, serve, url_of
+from gateway.server import bind, run, serve, url_of
+from gateway.tenants import VARIABLE, Tenants, load_tenants
 from traces.recording_writer import RecordingWriter
 from traces.shaping import flag_message
 
@@ -59,6 +60,10 @@ class ServeOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     host: str = "127.0.0.1"
     port: Annotated[int, Meta(ge=0, le=65535)] = 8000
     drain_s: Annotated[float, Meta(ge=0, le=3600)] = 30.0
+    api_keys: Path | None = None
+    api_key: tuple[str, ...] = ()
+    guard_metrics: bool = False
+    cors_origin: tuple[str, ...] = ()
     record: Path | None = None
     record_tokens: bool = False
 
@@ -69,7 +74,7 @@ class ServeOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         Raises:
             ConfigError: one is out of range; the message names its flag.
         """
-        paths = {name: flags.pop(name) for name in ("model", "record")}
+        paths = {name: flags.pop(name) for name in ("model", "record", "api_keys")}
         try:
             options = msgspec.convert(flags, cls)
         except msgspec.ValidationError as error:
@@ -102,7 +107,10 @@ def serve_model(options: ServeOptions) -> None:
     )
     logging.getLogger("kilburn.requests").setLevel(logging.INFO)
     console = Console(stderr=True, highlight=False)
-    gateway = GatewayConfig(host=options.host, port=options.port, drain_s=options.drain_s)
+    gateway = gateway_config_of(options)
+    tenants = load_tenants(options.api_keys, os.environ.get(VARIABLE, ""), options.api_key)
+    for useless in _useless_terms(tenants, options):
+        console.print(f"[yellow]note[/yellow]: {useless}", soft_wrap=True)
     listener = bind(gateway)
     try:
         model = _load(options, console)
@@ -127,15 +135,41 @@ def serve_model(options: ServeOptions) -> None:
         max_queue_requests=options.max_queue,
         max_queue_tokens=options.max_queue_tokens,
     )
-    served = Served(engine, codec, ChatTemplate(codec, model.tokenizer.chat_template))
+    served = Served(engine, codec, ChatTemplate(codec, model.tokenizer.chat_template), tenants)
     try:
-        anyio.run(
-            serve, gateway, served, listener, _ready(console, url_of(listener), model, runner)
-        )
+        run(serve, gateway, served, listener, _ready(console, url_of(listener), model, runner))
     finally:
         runner.close()
         if recorder is not None:
             recorder.close()
+
+
+def gateway_config_of(options: ServeOptions) -> GatewayConfig:
+    """The edge's settings.
+
+    Raises:
+        ConfigError: an origin is none.
+    """
+    settings = {
+        "host": options.host,
+        "port": options.port,
+        "drain_s": options.drain_s,
+        "guard_metrics": options.guard_metrics,
+        "cors_origins": options.cors_origin,
+    }
+    try:
+        return msgspec.convert(settings, GatewayConfig)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"--cors-origin: {error}") from None
+
+
+def _useless_terms(tenants: Tenants, options: ServeOptions) -> Iterator[str]:
+    """What is said of tenants that this server will not look at."""
+    for tenant in tenants.all:
+        if tenant.weight != 1.0 and options.policy != "fair":
+            yield f"the weight of `{tenant.name}` says nothing under --policy {options.policy}; use --policy fair"
+        if tenant.priority != 0 and options.policy == "fcfs":
+            yield f"the priority of `{tenant.name}` says nothing under --policy fcfs; use --policy priority or fair"
 
 
 def _core_config(options: ServeOptions, model: LoadedModel, runner: TorchRunner) -> CoreConfig:

@@ -31,7 +31,7 @@ class Exchange:
     """One generation on its way to a client. Times are seconds of the owner's clock, taken where the edge reads a delta."""
 
     __slots__ = (
-        "admitted", "arrived", "cancelled", "endpoint", "finish", "first", "label", "last", "lasts", "num_choices", "num_generated", "stream",
+        "admitted", "arrived", "cancelled", "endpoint", "finish", "first", "generation", "label", "last", "lasts", "num_choices", "num_generated", "stream",
     )  # fmt: skip
 
     def __init__(
@@ -40,6 +40,7 @@ class Exchange:
         self.label = label
         """The answer's id, which the client learns."""
         self.endpoint = endpoint
+        self.generation = generation
         self.stream = stream
         self.num_choices = generation.num_sequences
         self.arrived = now
@@ -157,10 +158,13 @@ class OpenStreams:
             for ledger in self.ledgers:
                 ledger.closed(exchange, self._clock())
 
-    def cancel(self, label: str) -> int:
-        """Aborts the open exchanges of the answer `label`; how many these were. Their readers learn why."""
-        named = [exchange for exchange in self._exchanges.values() if exchange.label == label]
-        found = [exchange for exchange in named if not exchange.cancelled]
+    def cancel(self, label: str, tenant: str) -> int:
+        """Aborts the open exchanges of `tenant`'s answer `label`; how many these were. Their readers learn why."""
+        found = [
+            each
+            for each in self._exchanges.values()
+            if each.label == label and each.generation.tenant == tenant and not each.cancelled
+        ]
         for exchange in found:
             exchange.cancelled = True
             exchange.stream.abort()

@@ -4,7 +4,7 @@ Exit codes: 0 ok; 1 under --lockstep, the replay parts from the recording; 2 a s
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -12,6 +12,32 @@ MACHINE = "Machine"
 SCHEDULER = "Scheduler"
 WORKLOAD = "Workload"
 OUTPUT = "Output"
+
+
+def _set_defaults(context: typer.Context, settings: dict[str, Any]) -> None:
+    """Of the flags that are read from now on, where nobody gives them."""
+    context.default_map = {**(context.default_map or {}), **settings}
+
+
+def _use_preset(context: typer.Context, name: str | None) -> str | None:
+    """Makes the preset's settings the defaults of the other flags."""
+    if name is not None:
+        from sim.presets import preset
+        from traces.terminal import exit_on_error
+
+        with exit_on_error():
+            _set_defaults(context, preset(name))
+    return name
+
+
+def _use_recorded_settings(context: typer.Context, cost: str) -> str:
+    """Makes the settings of a recording that steps are fitted to the defaults of the other flags."""
+    from sim.pricing import recorded_settings
+    from traces.terminal import exit_on_error
+
+    with exit_on_error():
+        _set_defaults(context, recorded_settings(cost))
+    return cost
 
 
 def replay(
@@ -38,10 +64,41 @@ def replay(
         Path | None,
         typer.Option(help="TOML file with more hardware.", rich_help_panel=MACHINE),
     ] = None,
-    dtype: Annotated[str, typer.Option(help="Of the weights.", rich_help_panel=MACHINE)] = "bf16",
-    kv_dtype: Annotated[
-        str, typer.Option(help="Of the KV cache.", rich_help_panel=MACHINE)
+    block_table: Annotated[
+        Path | None,
+        typer.Option(
+            help="Figures of python -m kernels.bench: what each block size costs.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = None,
+    cost: Annotated[
+        str,
+        typer.Option(
+            help="What a step costs: roofline; fitted:RECORDING, which also gives the settings that no flag gives; "
+            "or table:FILE.csv.",
+            rich_help_panel=MACHINE,
+            is_eager=True,
+            callback=_use_recorded_settings,
+        ),
+    ] = "roofline",
+    dtype: Annotated[
+        str,
+        typer.Option(
+            help="Of the weights: fp32, fp16, bf16, fp8, int8 or int4.", rich_help_panel=MACHINE
+        ),
     ] = "bf16",
+    kv_dtype: Annotated[
+        str,
+        typer.Option(
+            help="Of the KV cache: fp32, fp16, bf16, fp8 or int8.", rich_help_panel=MACHINE
+        ),
+    ] = "bf16",
+    tensor_parallel: Annotated[
+        int,
+        typer.Option(
+            "--tensor-parallel", "--tp", help="Devices a replica.", rich_help_panel=MACHINE
+        ),
+    ] = 1,
     num_blocks: Annotated[
         int | None,
         typer.Option(help="Size of the pool in blocks; else what fits.", rich_help_panel=MACHINE),
@@ -57,6 +114,15 @@ def replay(
             rich_help_panel=MACHINE,
         ),
     ] = 0.9,
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help="Settings of another engine, such as vllm; flags given beside it come first.",
+            rich_help_panel=SCHEDULER,
+            is_eager=True,
+            callback=_use_preset,
+        ),
+    ] = None,
     block_size: Annotated[
         int, typer.Option(help="Tokens a block.", rich_help_panel=SCHEDULER)
     ] = 16,
@@ -182,14 +248,29 @@ def replay(
         Path | None,
         typer.Option(help="Write every figure to FILE.", metavar="FILE", rich_help_panel=OUTPUT),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a report to FILE, one page that needs nothing else; JSON and CSV lie beside it.",
+            metavar="FILE",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write every figure and every request as CSV files to DIR.",
+            metavar="DIR",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
 ) -> None:
     """Replay a trace through the scheduler on simulated hardware."""
     from rich.console import Console
 
     from sim.config import build_config
-    from sim.render import render
-    from sim.replay import replay as run
-    from sim.replay import resolve
+    from sim.replay import replay_in_full, resolve
+    from sim.report.terminal import render
     from traces.figures import write_figures
     from traces.formats import open_trace
     from traces.terminal import exit_on_error, with_progress
@@ -204,8 +285,10 @@ def replay(
         config = build_config(
             model=model,
             hardware=hardware,
+            cost=cost,
             dtype=dtype,
             kv_dtype=kv_dtype,
+            tensor_parallel=tensor_parallel,
             num_blocks=num_blocks,
             kv_gb=kv_gb,
             utilisation=utilisation,
@@ -234,10 +317,32 @@ def replay(
             seed=seed,
             until_s=until_s,
         )
-        resolved = resolve(config, hardware_file)
+        resolved = resolve(config, hardware_file, block_table)
         rows = open_trace(trace, strict=strict)
-        report = run(rows, resolved, lambda requests: with_progress(requests, "replaying"))
-        if json is not None:
-            write_figures(report, json)
+        report, run = replay_in_full(
+            rows, resolved, lambda requests: with_progress(requests, "replaying")
+        )
+        if html is not None:
+            from sim.report.write import write_page
+            from traces.shaping import hash_block_tokens, shaped
+
+            write_page(
+                html,
+                report,
+                run,
+                resolved,
+                lambda: with_progress(shaped(open_trace(trace), config.shaping), "drawing"),
+                hash_block_tokens(rows, config.shaping),
+                json=json or html.with_suffix(".json"),
+                csv=csv or html.with_name(f"{html.stem}-csv"),
+            )
+        else:
+            if json is not None:
+                write_figures(report, json)
+            if csv is not None:
+                from sim.report.requests import Rows
+                from sim.report.write import write_csv
+
+                write_csv(csv, report, Rows(run.ledger))
     console = Console(highlight=False)
     console.print(render(report, console.width))

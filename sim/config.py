@@ -10,7 +10,8 @@ from engine.core.errors import ConfigError
 from traces.shaping import Shaping, flag_message
 
 Positive = Annotated[int, Meta(ge=1)]
-Dtype = Literal["fp32", "fp16", "bf16", "fp8", "int8"]
+Dtype = Literal["fp32", "fp16", "bf16", "fp8", "int8", "int4"]
+KvDtype = Literal["fp32", "fp16", "bf16", "fp8", "int8"]
 Routing = Literal["round-robin", "least-loaded", "prefix-aware"]
 
 
@@ -20,7 +21,11 @@ class ReplayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     model: str = "Llama-3.1-8B"
     hardware: str = "A100-80"
     dtype: Dtype = "bf16"
-    kv_dtype: Dtype = "bf16"
+    kv_dtype: KvDtype = "bf16"
+    cost: str = "roofline"
+    """What a step costs: `roofline`, `fitted:RECORDING` or `table:FILE.csv`."""
+    tensor_parallel: Positive = 1
+    """Devices that each replica is spread over."""
     block_size: Positive = 16
     num_blocks: Positive | None = None
     """Size of the pool in blocks; None: from memory, weights, activations and utilisation."""

@@ -1,7 +1,6 @@
 """How long a step takes: the protocol of cost models, and the features of a step that they price. Knows no scheduler state.
 
 A model is given a plan's totals, never its rows, so pricing costs the same for one sequence and for a thousand.
-
 """
 
 from collections.abc import Iterator
@@ -25,6 +24,14 @@ class StepWork(NamedTuple):
     """KV positions that attention reads: for each row, all up to its last position, once."""
     attended: int
     """(query, key) pairs: for each position computed, the positions it attends to, itself included."""
+    num_chunks: int = 0
+    """Of the sequences, those that compute a part of their prompt; the others decode."""
+    chunk_tokens: int = 0
+    """Of `num_tokens`, the chunks' share."""
+    chunk_context: int = 0
+    """Of `context_tokens`, the chunks' share."""
+    chunk_attended: int = 0
+    """Of `attended`, the chunks' share."""
 
 
 class CostModel(Protocol):
@@ -49,13 +56,14 @@ def growing_context(work: StepWork, steps: int) -> NDArray[np.int64]:
 
 
 def repeated(work: StepWork, steps: int) -> Iterator[StepWork]:
-    """The features of each step of a leap of decodes and one chunk of a prompt, of `num_tokens` - `num_sequences` + 1 positions."""
-    chunk = work.num_tokens - work.num_sequences + 1
-    more_attended = work.num_sequences - 1 + chunk * chunk
+    """The features of each step of a leap of decodes and a chunk of one prompt; `work` is the first's."""
+    chunk, decodes = work.chunk_tokens, work.num_sequences - 1
     for ahead in range(steps):
         yield work._replace(
-            context_tokens=work.context_tokens + ahead * work.num_tokens,
-            attended=work.attended + ahead * more_attended,
+            context_tokens=work.context_tokens + ahead * (decodes + chunk),
+            attended=work.attended + ahead * (decodes + chunk * chunk),
+            chunk_context=work.chunk_context + ahead * chunk,
+            chunk_attended=work.chunk_attended + ahead * chunk * chunk,
         )
 
 
@@ -68,10 +76,31 @@ def work_of(plan: Plan) -> StepWork:
     context = sum(starts[:decodes].tolist()) + decodes
     if decodes == num_sequences:
         return StepWork(decodes, decodes, decodes, context, context)
-    num_tokens, attended = decodes, context
+    decoded = context
+    chunk_tokens = chunk_attended = 0
     for start, count in zip(starts[decodes:].tolist(), counts[decodes:].tolist(), strict=True):
-        num_tokens += count
+        chunk_tokens += count
         context += start + count
-        attended += count * start + count * (count + 1) // 2
-    num_samples = int(np.count_nonzero(plan.samples))
-    return StepWork(num_tokens, num_samples, num_sequences, context, attended)
+        chunk_attended += count * start + count * (count + 1) // 2
+    return StepWork(
+        decodes + chunk_tokens,
+        int(np.count_nonzero(plan.samples)),
+        num_sequences,
+        context,
+        decoded + chunk_attended,
+        num_sequences - decodes,
+        chunk_tokens,
+        context - decoded,
+        chunk_attended,
+    )
+
+
+def prefill_work(tokens: int) -> StepWork:
+    """The features of a step that computes one prompt of `tokens`, alone."""
+    pairs = tokens * (tokens + 1) // 2
+    return StepWork(tokens, 1, 1, tokens, pairs, 1, tokens, tokens, pairs)
+
+
+def decode_work(num_sequences: int, context_tokens: int) -> StepWork:
+    """The features of a step in which `num_sequences` decode, their contexts together `context_tokens`."""
+    return StepWork(num_sequences, num_sequences, num_sequences, context_tokens, context_tokens)

@@ -1,4 +1,4 @@
-"""The machines that the twin can be: peak arithmetic, memory bandwidth and memory size. Knows no model.
+"""The machines that the twin can be: peak arithmetic, memory bandwidth and size, the link between devices, price. Knows no model.
 
 Datasheet figures come from `hardware.toml`; `cpu` is measured when asked for, with NumPy.
 """
@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 import numpy as np
@@ -19,8 +19,18 @@ from engine.core.errors import ConfigError
 from sim.names import find_name
 
 CPU: Final = "cpu"
-DTYPE_BYTES: Final = {"fp32": 4, "fp16": 2, "bf16": 2, "fp8": 1, "int8": 1}
-WIDER: Final = {"int8": "bf16", "fp8": "bf16", "fp16": "fp32", "bf16": "fp32"}
+DTYPE_BYTES: Final = {
+    "fp32": 4.0,
+    "fp16": 2.0,
+    "bf16": 2.0,
+    "fp8": 1.0,
+    "int8": 1.0,
+    "int4": 0.51953125,
+}
+"""Of one number. `int4`: as AWQ and GPTQ store it, groups of 128 share a scale of 16 bits and a zero point of 4."""
+QUANTISED: Final = ("fp8", "int8", "int4")
+"""Types of which checkpoints keep embeddings, output head and norms in 16 bits."""
+WIDER: Final = {"int4": "bf16", "int8": "bf16", "fp8": "bf16", "fp16": "fp32", "bf16": "fp32"}
 """What a machine computes in when it has no units for a type."""
 
 Positive = Annotated[float, Meta(gt=0)]
@@ -37,6 +47,19 @@ class Hardware(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Dense, by number type, 10^12 a second; a multiply-add counts two."""
     source: str
     measured: bool = False
+    link: Literal["nvlink", "fabric", "pcie"] = "pcie"
+    """What joins the devices of one machine."""
+    link_gb_per_s: Positive | None = None
+    """Of one device, each direction, 10^9 bytes a second."""
+    usd_per_hour: Positive | None = None
+    """Of one device."""
+    price_date: str = ""
+    price_source: str = ""
+    """Kind of price, and whose."""
+
+    def __post_init__(self) -> None:
+        if self.usd_per_hour is not None and not (self.price_date and self.price_source):
+            raise ValueError("usd_per_hour needs price_date and price_source beside it")
 
     @property
     def memory_bytes(self) -> int:
@@ -58,6 +81,11 @@ class Hardware(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             f"hardware {self.name!r} lists no peak_tflops for {dtype!r} or a wider type; "
             f"it lists {', '.join(self.peak_tflops)}"
         )
+
+
+def stored_bytes(dtype: str) -> tuple[float, float]:
+    """Bytes of a number: (in the matrices of layers, in embeddings, output head and norms)."""
+    return DTYPE_BYTES[dtype], 2.0 if dtype in QUANTISED else DTYPE_BYTES[dtype]
 
 
 def load_hardware_table(text: str, where: str) -> dict[str, Hardware]:

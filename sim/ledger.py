@@ -43,6 +43,8 @@ class Ledger:
         self.state = array("b")
         self.rejections: dict[str, int] = {}
         """By reason, in order of first occurrence."""
+        self.why: dict[int, str] = {}
+        """Of each request that was rejected: its reason."""
         self.num_ended = 0
         """Requests in a final state."""
 
@@ -62,6 +64,7 @@ class Ledger:
     def reject(self, request: int, code: str, now: int) -> None:
         """The request was refused at submission."""
         self._end(request, State.REJECTED, now)
+        self.why[request] = code
         self.rejections[code] = self.rejections.get(code, 0) + 1
 
     def first_token(self, request: int, now: int) -> None:
@@ -98,6 +101,12 @@ class Ledger:
             tpot_ms=(last - first)[several] / gaps[several] / 1e6,
             e2e_ms=(last - arrival) / 1e6,
         )
+
+    def done_lengths(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Prompt and output tokens of the requests that are done."""
+        done = np.frombuffer(self.state, np.int8) == State.DONE
+        prompts = np.frombuffer(self.num_prompt, np.int32)[done].astype(np.int64)
+        return prompts, np.frombuffer(self.num_output, np.int32)[done].astype(np.int64)
 
     def done_prompt_tokens(self) -> int:
         """Prompt tokens of the requests that are done."""

@@ -19,7 +19,7 @@ Positive = Annotated[int, Meta(ge=1)]
 
 
 class ModelShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A dense decoder with grouped-query attention."""
+    """A decoder with grouped-query attention, dense or a mixture of experts in every layer."""
 
     name: str
     num_layers: Positive
@@ -38,14 +38,40 @@ class ModelShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     norm_biases: bool = False
     qk_norms: bool = False
     position_embeddings: int = 0
+    num_experts: int = 0
+    """Of a layer; 0: dense. `intermediate` is then an expert's."""
+    experts_per_token: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.experts_per_token <= self.num_experts:
+            raise ValueError("experts_per_token must be between 0 and num_experts")
+        if (self.num_experts == 0) != (self.experts_per_token == 0):
+            raise ValueError("num_experts and experts_per_token go together")
 
     @property
-    def layer_matmul_params(self) -> int:
-        """Weights of one layer that every token is multiplied with."""
+    def mlp_params(self) -> int:
+        """Weights of one MLP: a layer's, or one expert's."""
+        return (3 if self.gated_mlp else 2) * self.hidden * self.intermediate
+
+    @property
+    def shared_matmul_params(self) -> int:
+        """Weights of one layer that every token is multiplied with: attention, and the MLP or the router."""
         queries = self.num_heads * self.head_dim
         keys = self.num_kv_heads * self.head_dim
         attention = self.hidden * (queries + 2 * keys) + queries * self.hidden
-        return attention + (3 if self.gated_mlp else 2) * self.hidden * self.intermediate
+        return attention + (self.hidden * self.num_experts or self.mlp_params)
+
+    @property
+    def layer_matmul_params(self) -> int:
+        """Weights of all matrices of one layer."""
+        return self.shared_matmul_params + self.num_experts * self.mlp_params
+
+    def experts_touched(self, num_tokens: int) -> float:
+        """Of one layer, the distinct experts that so many tokens are expected to choose, each independently and evenly."""
+        if not self.num_experts:
+            return 0.0
+        missed: float = (1 - self.experts_per_token / self.num_experts) ** num_tokens
+        return self.num_experts * (1 - missed)
 
     @property
     def head_params(self) -> int:
@@ -75,9 +101,11 @@ class ModelShape(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         looked_up = 0 if self.tied_embeddings else self.head_params
         return self.num_params - looked_up - self.position_embeddings * self.hidden
 
-    def kv_bytes_per_token(self, kv_dtype_bytes: int) -> int:
-        """Bytes of keys and values that one position holds, all layers together."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * kv_dtype_bytes
+    def kv_bytes_per_token(self, kv_dtype_bytes: float, tensor_parallel: int = 1) -> int:
+        """Bytes of keys and values that one position holds, all layers together, on all devices: more of them than KV heads keep copies."""
+        copies = max(1, tensor_parallel // self.num_kv_heads)
+        heads = self.num_layers * self.num_kv_heads * copies
+        return int(2 * heads * self.head_dim * kv_dtype_bytes)
 
 
 def built_in_models() -> dict[str, ModelShape]:
@@ -123,9 +151,16 @@ class _HfConfig(Struct, kw_only=True):
     word_embed_proj_dim: Positive | None = None
     tie_word_embeddings: bool | None = None
     attention_bias: bool | None = None
+    num_local_experts: Positive | None = None
+    num_experts: Positive | None = None
+    num_experts_per_tok: Positive | None = None
+    moe_intermediate_size: Positive | None = None
+    decoder_sparse_step: int = 1
+    mlp_only_layers: list[int] | None = None
 
 
-_GATED = ("llama", "mistral", "qwen2", "qwen3")
+_GATED = ("llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe")
+_EXPERTS = ("mixtral", "qwen3_moe")
 
 
 def load_hf_config(path: Path) -> ModelShape:
@@ -151,10 +186,13 @@ def load_hf_config(path: Path) -> ModelShape:
     is_opt = config.model_type == "opt"
     if is_opt and config.word_embed_proj_dim not in (None, config.hidden_size):
         raise ConfigError(f"{path}: word_embed_proj_dim other than hidden_size is not known")
-    intermediate = config.ffn_dim if is_opt else config.intermediate_size
-    if intermediate is None:
-        field = "ffn_dim" if is_opt else "intermediate_size"
-        raise ConfigError(f"{path} lacks the field {field}")
+    intermediate = _need(path, config, _INTERMEDIATE.get(config.model_type, "intermediate_size"))
+    experts = chosen = 0
+    if config.model_type in _EXPERTS:
+        if config.decoder_sparse_step != 1 or config.mlp_only_layers:
+            raise ConfigError(f"{path}: a model with both dense and expert layers is not known")
+        name = "num_local_experts" if config.model_type == "mixtral" else "num_experts"
+        experts, chosen = _need(path, config, name), _need(path, config, "num_experts_per_tok")
     # Absent fields mean what transformers takes for that model type.
     tied = is_opt if config.tie_word_embeddings is None else config.tie_word_embeddings
     return ModelShape(
@@ -172,6 +210,18 @@ def load_hf_config(path: Path) -> ModelShape:
         biases=is_opt,
         qkv_biases=config.model_type == "qwen2" or bool(config.attention_bias),
         norm_biases=is_opt,
-        qk_norms=config.model_type == "qwen3",
+        qk_norms=config.model_type in ("qwen3", "qwen3_moe"),
         position_embeddings=config.max_position_embeddings + 2 if is_opt else 0,
+        num_experts=experts,
+        experts_per_token=chosen,
     )
+
+
+_INTERMEDIATE = {"opt": "ffn_dim", "qwen3_moe": "moe_intermediate_size"}
+
+
+def _need(path: Path, config: _HfConfig, field: str) -> int:
+    value: int | None = getattr(config, field)
+    if value is None:
+        raise ConfigError(f"{path} lacks the field {field}")
+    return value

@@ -6,19 +6,29 @@ Knows no flags and prints nothing.
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
 from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig, SwapCosts
 from engine.core.errors import TraceError
 from engine.core.scheduler import Scheduler
+from sim.block_table import load_block_table
 from sim.config import ReplayConfig, config_hash
-from sim.cost import CostModel, StepWork
+from sim.cost import CostModel, prefill_work
 from sim.hardware import find_hardware
 from sim.ledger import Ledger, State
 from sim.models import find_model
 from sim.occupancy import Level as Totals
 from sim.pool import pool_budget
-from sim.report import (
+from sim.pricing import load_source, make_cost
+from sim.report.biases import biases
+from sim.report.figures import (
     Batch,
+    Cost,
     Counts,
+    Distributions,
+    Lengths,
     Memory,
     ReplayReport,
     Resolved,
@@ -26,24 +36,30 @@ from sim.report import (
     Throughput,
     TraceSummary,
 )
-from sim.roofline import Efficiency, Roofline
+from sim.report.findings import findings
+from sim.roofline import Efficiency
 from sim.router import make_router
-from sim.twin import Run, SwapPath, run_twin
+from sim.twin import Fleet, Run, SwapPath, run_twin
 from traces.formats import Trace
 from traces.schema import TraceRequest
 from traces.shaping import hash_block_tokens, shaped
-from traces.stats import spread
+from traces.stats import SHARES, quantiles, spread
 
 Watch = Callable[[Iterable[TraceRequest]], Iterable[TraceRequest]]
 """Sees the requests as they are read, and passes them on."""
 
 
-def resolve(config: ReplayConfig, hardware_file: Path | None = None) -> Resolved:
+def resolve(
+    config: ReplayConfig, hardware_file: Path | None = None, block_table: Path | None = None
+) -> Resolved:
     """Names looked up, pool sized.
 
     Raises:
-        ConfigError: an unknown model or hardware, or no room for the pool.
+        ConfigError: an unknown model or hardware, a file that cannot be used, or no room for the pool.
+        TraceError: a recording to fit to that cannot be used.
     """
+    source = load_source(config.cost)
+    blocks = load_block_table(block_table)
     model = find_model(config.model)
     hardware = find_hardware(config.hardware, hardware_file)
     pool = pool_budget(
@@ -55,6 +71,7 @@ def resolve(config: ReplayConfig, hardware_file: Path | None = None) -> Resolved
         token_budget=config.token_budget,
         max_batch=config.max_batch,
         utilisation=config.utilisation,
+        tensor_parallel=config.tensor_parallel,
         num_blocks=config.num_blocks,
         kv_gb=config.kv_gb,
     )
@@ -62,8 +79,12 @@ def resolve(config: ReplayConfig, hardware_file: Path | None = None) -> Resolved
         settings=config,
         model=model,
         hardware=hardware,
-        cost_model=Roofline.name,
+        cost_model=source.name,
+        fit=source.fit,
+        table=source.table,
         efficiency=Efficiency(),
+        block_efficiency=blocks.at(config.block_size),
+        block_table=blocks.source,
         pool=pool,
         max_context=config.max_context or model.max_context,
     )
@@ -73,7 +94,7 @@ def core_config(resolved: Resolved, cost: CostModel) -> CoreConfig:
     """What the scheduler is built from; its log is off, decisions are the same. `cost` says what `auto` preemption weighs."""
     settings = resolved.settings
     budget = settings.token_budget
-    prefill_ns = cost.step_ns(StepWork(budget, 1, 1, budget, budget * (budget + 1) // 2))
+    prefill_ns = cost.step_ns(prefill_work(budget))
     return CoreConfig(
         memory=MemoryConfig(
             num_blocks=resolved.pool.num_blocks,
@@ -100,6 +121,44 @@ def core_config(resolved: Resolved, cost: CostModel) -> CoreConfig:
     )
 
 
+def simulate(
+    requests: Iterable[TraceRequest],
+    resolved: Resolved,
+    hash_block_tokens: int,
+    on_start: Callable[[Fleet], None] | None = None,
+    until_ns: int | None = None,
+) -> Run:
+    """Runs requests, as they are, through the machine: what `replay` reports on.
+
+    Args:
+        requests: In arrival order.
+        resolved: The machine.
+        hash_block_tokens: What their hash ids cover; 0 where there are none.
+        on_start: Sees the fleet before the clock runs.
+        until_ns: Stop there, instead of where the settings say.
+    """
+    settings = resolved.settings
+    cost = make_cost(resolved)
+    swap = None
+    if settings.host_gb:
+        bandwidth = settings.link_gb_per_s * 1e9
+        swap = SwapPath(resolved.pool.block_bytes, bandwidth, settings.replicas_per_link)
+    core = core_config(resolved, cost)
+    if until_ns is None and settings.until_s is not None:
+        until_ns = round(settings.until_s * 1e9)
+    return run_twin(
+        requests,
+        [Scheduler(core) for _ in range(settings.replicas)],
+        cost,
+        router=make_router(settings.router),
+        num_sequences=settings.num_sequences,
+        hash_block_tokens=hash_block_tokens,
+        swap=swap,
+        until_ns=until_ns,
+        on_start=on_start,
+    )
+
+
 def replay(trace: Trace, resolved: Resolved, watch: Watch | None = None) -> ReplayReport:
     """Replays the trace's requests and reports.
 
@@ -107,39 +166,29 @@ def replay(trace: Trace, resolved: Resolved, watch: Watch | None = None) -> Repl
         TraceError: a bad row under the trace's `strict`, or no request in the whole trace.
         ConfigError: the trace needs arrivals, or a setting does not fit it.
     """
+    return replay_in_full(trace, resolved, watch)[0]
+
+
+def replay_in_full(
+    trace: Trace, resolved: Resolved, watch: Watch | None = None
+) -> tuple[ReplayReport, Run]:
+    """As `replay`, and the run itself, for whoever looks at single requests.
+
+    Raises:
+        TraceError: as `replay`.
+        ConfigError: as `replay`.
+    """
     settings = resolved.settings
-    cost = Roofline(
-        resolved.hardware, resolved.model, settings.dtype, settings.kv_dtype, resolved.efficiency
-    )
-    swap = None
-    if settings.host_gb:
-        bandwidth = settings.link_gb_per_s * 1e9
-        swap = SwapPath(resolved.pool.block_bytes, bandwidth, settings.replicas_per_link)
-    core = core_config(resolved, cost)
-    schedulers = [Scheduler(core) for _ in range(settings.replicas)]
     requests: Iterable[TraceRequest] = shaped(trace, settings.shaping)
     if watch is not None:
         requests = watch(requests)
-    until_ns = None if settings.until_s is None else round(settings.until_s * 1e9)
-    run = run_twin(
-        requests,
-        schedulers,
-        cost,
-        router=make_router(settings.router),
-        num_sequences=settings.num_sequences,
-        hash_block_tokens=hash_block_tokens(trace, settings.shaping),
-        swap=swap,
-        until_ns=until_ns,
-    )
+    block_tokens = hash_block_tokens(trace, settings.shaping)
+    run = simulate(requests, resolved, block_tokens)
     ledger = run.ledger
     if not len(ledger):
-        first = trace.bad_rows[0] if trace.bad_rows else None
-        if first is None:
-            raise TraceError("the trace has no requests", file=trace.name)
-        message = f"none of the trace's {sum(trace.bad_counts.values())} rows can be used: {first.message}"
-        raise TraceError(message, file=trace.name, line=first.line)
+        raise no_requests(trace)
     latencies = ledger.latencies()
-    return ReplayReport(
+    report = ReplayReport(
         config_sha256=config_hash(resolved),
         config=resolved,
         trace=_trace_summary(trace, ledger),
@@ -151,7 +200,56 @@ def replay(trace: Trace, resolved: Resolved, watch: Watch | None = None) -> Repl
         ttft_ms=spread(latencies.ttft_ms),
         tpot_ms=spread(latencies.tpot_ms),
         e2e_ms=spread(latencies.e2e_ms),
+        distributions=Distributions(
+            share=list(SHARES),
+            ttft_ms=quantiles(latencies.ttft_ms),
+            tpot_ms=quantiles(latencies.tpot_ms),
+            e2e_ms=quantiles(latencies.e2e_ms),
+        ),
+        lengths=_lengths(ledger),
+        cost=_cost(_throughput(run), resolved),
+        biases=biases(resolved, trace.format, block_tokens),
     )
+    return replace(report, findings=findings(report)), run
+
+
+def _cost(speed: Throughput, resolved: Resolved) -> Cost | None:
+    price = resolved.hardware.usd_per_hour
+    if price is None:
+        return None
+    devices = resolved.settings.replicas * resolved.settings.tensor_parallel
+    spent = price * devices * speed.simulated_s / 3600
+    output = speed.output_tokens
+    tokens = output + speed.prompt_tokens
+    return Cost(
+        usd_per_hour=price * devices,
+        usd_per_million_output_tokens=1e6 * spent / output if output else None,
+        usd_per_million_tokens=1e6 * spent / tokens if tokens else None,
+        devices=devices,
+        usd_per_device_hour=price,
+        price_date=resolved.hardware.price_date,
+        price_source=resolved.hardware.price_source,
+    )
+
+
+def _lengths(ledger: Ledger) -> Lengths:
+    prompts, outputs = ledger.done_lengths()
+    return Lengths(
+        prompt_tokens=spread(prompts),
+        output_tokens=spread(outputs),
+        total_tokens=spread(prompts + outputs),
+    )
+
+
+def no_requests(trace: Trace) -> TraceError:
+    """What is wrong with a trace, read to its end, that gave no request."""
+    first = trace.bad_rows[0] if trace.bad_rows else None
+    if first is None:
+        return TraceError("the trace has no requests", file=trace.name)
+    message = (
+        f"none of the trace's {sum(trace.bad_counts.values())} rows can be used: {first.message}"
+    )
+    return TraceError(message, file=trace.name, line=first.line)
 
 
 def _trace_summary(trace: Trace, ledger: Ledger) -> TraceSummary:
@@ -209,6 +307,7 @@ def _throughput(run: Run) -> Throughput:
 
 
 def _batch(run: Run) -> Batch:
+    preempted = [r.preempted_ns[0] for r in run.replicas if r.preempted_ns]
     end_ns = max(1, run.replicas[0].timeline.end_ns)
     totals = _totals(run)
     return Batch(
@@ -216,6 +315,7 @@ def _batch(run: Run) -> Batch:
         mean_running=totals.running / end_ns,
         mean_waiting=totals.waiting / end_ns,
         preemptions=sum(r.scheduler.num_preemptions for r in run.replicas),
+        first_preemption_s=min(preempted) / 1e9 if preempted else None,
         swaps=sum(r.scheduler.num_swaps for r in run.replicas),
         link_busy_share=(
             sum(link.busy_ns for link in run.links) / (2 * end_ns * len(run.links))
@@ -234,11 +334,14 @@ def _memory(run: Run, resolved: Resolved) -> Memory:
     cached = totals.cached_blocks * block_size
     queries = sum(r.scheduler.prefix_queries_tokens for r in run.replicas)
     hits = sum(r.scheduler.prefix_hits_tokens for r in run.replicas)
+    peak = max(range(len(run.replicas)), key=lambda i: run.replicas[i].max_held_blocks)
     return Memory(
         block_size=block_size,
         pool_blocks=pool_blocks,
         pool_tokens=pool_tokens,
-        peak_blocks=max(r.max_held_blocks for r in run.replicas),
+        peak_blocks=run.replicas[peak].max_held_blocks,
+        peak_s=run.replicas[peak].peak_ns / 1e9,
+        peak_replica=peak,
         mean_used_tokens=totals.used_tokens / end_ns,
         mean_unused_tokens=(allocated - totals.used_tokens) / end_ns,
         mean_cached_tokens=cached / end_ns,
@@ -267,4 +370,13 @@ def _series(run: Run, resolved: Resolved) -> Series:
         running=running.tolist(),
         waiting=waiting.tolist(),
         busy=(busy / len(parts)).tolist(),
+        preemptions=_binned(run, ends),
     )
+
+
+def _binned(run: Run, ends: NDArray[np.int64]) -> list[int]:
+    """Preemptions in each bin."""
+    times = np.concatenate([np.frombuffer(r.preempted_ns, np.int64) for r in run.replicas])
+    places = np.minimum(ends.searchsorted(times), max(0, len(ends) - 1))
+    counts: list[int] = np.bincount(places, minlength=len(ends)).tolist()
+    return counts

@@ -11,6 +11,7 @@ result is that of single steps in every figure.
 Does not know formats of traces, percentiles or output, nor where requests come from.
 """
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Generator
 from typing import Final
@@ -20,6 +21,7 @@ import simpy
 
 from engine.core.arrays import I32
 from engine.core.errors import InvariantError
+from engine.core.frames import FrameMap
 from engine.core.plan import Finish, Plan, Rejected, Request, Results, Transfer
 from engine.core.scheduler import Scheduler
 from sim.clock import Clock, Soon
@@ -62,6 +64,10 @@ class Replica:
         self.num_output_tokens = 0
         self.max_batch = 0
         self.max_held_blocks = 0
+        self.peak_ns = 0
+        """When so many were first held."""
+        self.preempted_ns = array("q")
+        """When work was preempted, once for each time."""
         self.on_end: list[Callable[[int], None]] = []
         """Told the number of each request that ends, after it is in the ledger."""
         self._clock = clock
@@ -110,6 +116,16 @@ class Replica:
         self._level = Level(held, cached, used, running, waiting + 1, busy)
         self._wake()
         return None
+
+    def look(self, at_ns: int, tell: Callable[[FrameMap], None]) -> None:
+        """Tells what lies in each frame at `at_ns`, a time to come, after all that happens to this replica then."""
+
+        def callback(_: simpy.Event) -> None:
+            if self._ends is not None:
+                self._cut()
+            tell(self.scheduler.frames())
+
+        Soon(self._clock, at_ns - self._clock.now, self._rank + 1).callbacks.append(callback)
 
     def close(self) -> None:
         """Takes the figures up to now, for a run that was cut off in mid-step."""
@@ -177,10 +193,15 @@ class Replica:
             for transfer in self.scheduler.take_transfers():
                 self._occupancy.moving += 1
                 self._clock.process(self._move(self._link, transfer))
-        self.timeline.add(self._clock.now, self._level)
+        now, scheduler = self._clock.now, self.scheduler
+        self.timeline.add(now, self._level)
         self._level = level = self._occupancy.level(self._work is not None)
         if level.held_blocks > self.max_held_blocks:
             self.max_held_blocks = level.held_blocks
+            self.peak_ns = now
+        if scheduler.num_preemptions != len(self.preempted_ns):
+            times = scheduler.num_preemptions - len(self.preempted_ns)
+            self.preempted_ns.extend([now] * times)
 
     def _step_done(self, event: simpy.Event) -> None:
         if event is self._due:
@@ -200,7 +221,7 @@ class Replica:
     def _price_ahead(self, work: StepWork, steps: int) -> None:
         """The running plan is alone and could have `steps` steps: comes back when, with all of them, the next is to be planned."""
         now = self._clock.now
-        if work.num_tokens == work.num_sequences:
+        if not work.num_chunks:
             ends = self._cost.leap_ns(work, steps)
         else:
             ends = np.array([self._cost.step_ns(w) for w in repeated(work, steps)])
@@ -293,7 +314,10 @@ class Replica:
                 kept = np.minimum(cached, free - grown[:-1])
                 cached = min(cached, free - begun)
             held += begun
-            self.max_held_blocks = max(self.max_held_blocks, held)
+            if held > self.max_held_blocks:
+                self.max_held_blocks = held
+                first = int(grown.searchsorted(begun))
+                self.peak_ns = int(ends[first - 1]) if first else self.timeline.end_ns
         if done:
             rising = np.arange(used, used + size * done, size)
             self.timeline.add_many(ends, (during, kept, rising, *others))

@@ -1,14 +1,17 @@
-"""The roofline: a step takes as long as its arithmetic or its memory traffic, whichever is slower, plus launches. No fit.
+"""The roofline: what a step must compute and move, divided by what the device can, piece by piece. No fit.
 
-    linear layers   max(2 · weights · tokens / peak,  weight bytes / bandwidth)
-    output head     within the linear layers, for the positions that sample
-    attention       max(4 · heads · head size · layers · pairs / peak,  KV bytes read and written / bandwidth)
-    launches        kernels a layer · layers · time a launch, and the host's share of a step
+    linear layers   max(2 · weights · (tokens + ramp) / peak,  weight bytes / bandwidth); of experts, those that are touched
+    elementwise     norms, rotary, activation: bytes / bandwidth, in proportion to tokens
+    output head     2 · vocabulary · hidden / peak, and the logits' bytes, for the positions that sample
+    decode          KV bytes / bandwidth (or its arithmetic, where that is more)
+    chunks          max(4 · heads · head size · layers · pairs / peak,  KV bytes / bandwidth), pairs rounded up to tiles
+    collectives     two all-reduces a layer between the devices of tensor parallelism
+    launches        kernels a layer · layers · time a launch; a step with chunks is launched kernel by kernel
+    host            a part for each step, sequence and new block, hidden behind the device where steps are planned ahead
 
-Peak and bandwidth are the datasheet's, each times one efficiency factor, the same for every device of the table; a device measured by programs
-has reached its figures already and takes no factor. The constants were set from general experience before any comparison with a
-measured run, and are not tuned to one. What the model leaves out: activations' traffic (small beside weights and KV), tile
-and wave quantisation, clocks that fall under load.
+Peak and bandwidth are the datasheet's, each times one factor, the same for every device of the table; a device measured by programs has
+reached its figures already and takes no factor. Where each constant comes from is in docs/twin.md. They were fixed before any
+comparison with a measured run. What the model leaves out: quantisation of waves, clocks that fall under load, experts that are chosen unevenly.
 """
 
 from typing import Annotated
@@ -17,33 +20,59 @@ import numpy as np
 from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
+from engine.core.errors import ConfigError
 from sim.cost import StepWork, growing_context
-from sim.hardware import DTYPE_BYTES, Hardware
+from sim.hardware import DTYPE_BYTES, Hardware, stored_bytes
 from sim.models import ModelShape
 
 Share = Annotated[float, Meta(gt=0, le=1)]
-Microseconds = Annotated[float, Meta(ge=0)]
+NotNegative = Annotated[float, Meta(ge=0)]
+
+ACTIVATION_BYTES = 2
+"""Activations travel in 16 bits, whatever the weights' type."""
 
 
 class Efficiency(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What share of a datasheet figure kernels reach, and what a launch costs."""
+    """What share of a datasheet figure serving engines reach, and what launches and the host cost."""
 
     linear_compute: Share = 0.70
     """Large dense products against tensor-core peak."""
+    ramp_tokens: NotNegative = 64
+    """Tokens at which linear layers reach half of that: half a tile of 128 rows is empty on average."""
     attention_compute: Share = 0.50
-    """Fused attention over long prompts against the same peak."""
-    memory: Share = 0.80
-    """Streaming reads of weights and KV blocks against peak bandwidth."""
-    launch_us: Microseconds = 2.0
+    """Fused attention over prompts against the same peak."""
+    attention_tile: NotNegative = 64
+    """Keys that a query's last tile computes in vain, on average."""
+    memory: Share = 0.85
+    """Streaming reads of weights and activations against peak bandwidth."""
+    kv_memory: Share = 0.75
+    """Reads of KV blocks against the same bandwidth; beside it stands the block size's own efficiency."""
+    logit_bytes: NotNegative = 16
+    """Moved for each logit: 16 bits written, read, copied to 32, read by the sampler twice."""
+    link: Share = 0.75
+    """Collectives against the link's bandwidth."""
+    collective_us: NotNegative = 10.0
+    """Latency of an all-reduce over a switched link."""
+    pcie_collective_us: NotNegative = 30.0
+    """The same over PCIe, through the host."""
+    launch_us: NotNegative = 1.5
     """From the end of a kernel to the start of the next, in a captured graph."""
+    eager_launch_us: NotNegative = 5.0
+    """What the host needs to launch a kernel without a graph; a step with chunks takes no less than its launches."""
     launches_per_layer: Annotated[int, Meta(ge=0)] = 8
     """Two norms, QKV, rotary and cache write, attention, output, gate-up, down."""
-    step_us: Microseconds = 500.0
-    """Host work that no kernel hides: sampling, the hand-over of results, the launch of the graph."""
+    step_us: NotNegative = 300.0
+    """Between two steps, whatever is planned ahead: sampled tokens to inputs, the launch of the graph."""
+    host_step_us: NotNegative = 1000.0
+    """Planning, building inputs and taking in results: a step's share."""
+    host_sequence_us: NotNegative = 8.0
+    """A sequence's share."""
+    host_block_us: NotNegative = 3.0
+    """A new block's share: frame, table entry, its way to the device."""
 
 
 class Roofline:
-    """Prices steps of one model on one device. Weights and KV of `dtype` and `kv_dtype`; attention computes in `kv_dtype`."""
+    """Prices steps of one model on one device, or on several by tensor parallelism. Attention computes in `kv_dtype`."""
 
     name = "roofline"
 
@@ -54,46 +83,147 @@ class Roofline:
         dtype: str,
         kv_dtype: str,
         efficiency: Efficiency | None = None,
+        *,
+        block_size: int = 16,
+        block_efficiency: float = 1.0,
+        tensor_parallel: int = 1,
+        overlap: bool = True,
     ) -> None:
         """Reduces the shapes to nanoseconds a unit.
 
+        Args:
+            hardware: One device.
+            model: What it computes.
+            dtype: Of the weights.
+            kv_dtype: Of the KV cache.
+            efficiency: What is reached of the hardware's figures.
+            block_size: Of the KV pool.
+            block_efficiency: What reading blocks of this size reaches, of the best size.
+            tensor_parallel: Devices that share each layer.
+            overlap: A step is planned while the one before runs.
+
         Raises:
-            ConfigError: the hardware has no arithmetic for `dtype` or `kv_dtype`.
+            ConfigError: the hardware has no arithmetic for `dtype` or `kv_dtype`, or no link for tensor parallelism.
         """
         rates = efficiency or Efficiency()
         reached = 1.0 if hardware.measured else None
-        linear = (reached or rates.linear_compute) * hardware.peak_flops(dtype)
-        attention = (reached or rates.attention_compute) * hardware.peak_flops(kv_dtype)
-        bandwidth = (reached or rates.memory) * hardware.memory_gb_per_s * 1e9
-        kv_bytes = model.kv_bytes_per_token(DTYPE_BYTES[kv_dtype])
-        pair_flops = 4 * model.num_layers * model.num_heads * model.head_dim
-        launches = rates.launches_per_layer * model.num_layers
-        self._token_ns = 2e9 * model.num_layers * model.layer_matmul_params / linear
-        self._sample_ns = 2e9 * model.head_params / linear
-        self._weights_ns = 1e9 * model.read_params * DTYPE_BYTES[dtype] / bandwidth
-        self._pair_ns = 1e9 * pair_flops / attention
-        self._kv_ns = 1e9 * kv_bytes / bandwidth
-        self._fixed_ns = 1e3 * (launches * rates.launch_us + rates.step_us)
+        devices = tensor_parallel
+        linear = 1e-9 * devices * (reached or rates.linear_compute) * hardware.peak_flops(dtype)
+        head = 1e-9 * devices * (reached or rates.linear_compute) * _head_flops(hardware, dtype)
+        attention = 1e-9 * devices * (reached or rates.attention_compute)
+        attention *= hardware.peak_flops(kv_dtype)
+        device_bandwidth = hardware.memory_gb_per_s
+        bandwidth = devices * (reached or rates.memory) * device_bandwidth
+        kv_bandwidth = devices * (reached or rates.kv_memory) * device_bandwidth * block_efficiency
+
+        layers = model.num_layers
+        matrix_bytes, other_bytes = stored_bytes(dtype)
+        others = model.read_params - layers * model.layer_matmul_params
+        shared = layers * model.shared_matmul_params
+        expert = layers * model.mlp_params if model.num_experts else 0
+        self._model = model
+        self._ramp = rates.ramp_tokens
+        self._token_ns = 2 * shared / linear
+        self._expert_token_ns = 2 * expert / linear
+        self._weights_ns = (shared * matrix_bytes + others * other_bytes) / bandwidth
+        self._expert_ns = expert * matrix_bytes / bandwidth
+        self._sample_ns = 2 * model.head_params / head
+        self._sample_ns += model.vocab * rates.logit_bytes / bandwidth
+        kv_bytes = model.kv_bytes_per_token(DTYPE_BYTES[kv_dtype], devices)
+        self._kv_ns = kv_bytes / kv_bandwidth
+        self._pair_ns = 4 * layers * model.num_heads * model.head_dim / attention
+        self._context_ns = max(self._pair_ns, self._kv_ns)
+        self._tile = rates.attention_tile
+        launches = rates.launches_per_layer * layers
+        self._fixed_ns = 1e3 * launches * rates.launch_us
+        self._eager_ns = 1e3 * launches * rates.eager_launch_us
+        # Each device keeps all of the residual stream; the rest of the activations is shared out.
+        whole, split = _elementwise(model)
+        self._moved_ns = layers * ACTIVATION_BYTES * (devices * whole + split) / bandwidth
+        self._moved_ns += self._kv_ns
+        if devices > 1:
+            link_ns, latency_ns = _collectives(hardware, model, devices, rates)
+            self._moved_ns += link_ns
+            self._fixed_ns += latency_ns
+        self._overlap = overlap
+        self._step_ns = 1e3 * rates.step_us
+        self._host_ns = 1e3 * rates.host_step_us
+        self._host_sequence_ns = 1e3 * rates.host_sequence_us
+        self._host_token_ns = 1e3 * rates.host_block_us / block_size
 
     def step_ns(self, work: StepWork) -> int:
         """Nanoseconds of one step; the sum of the parts above."""
-        attention = max(
-            work.attended * self._pair_ns, (work.context_tokens + work.num_tokens) * self._kv_ns
-        )
-        return max(1, round(self._linear_ns(work) + attention))
+        context = work.context_tokens - work.chunk_context
+        device = context * self._context_ns + self._without_context_ns(work)
+        if work.num_chunks:
+            device = max(device, self._eager_ns)
+        host = self._host_of_ns(work)
+        step = max(device, host) if self._overlap else device + host
+        return max(1, round(step + self._step_ns))
 
     def leap_ns(self, work: StepWork, steps: int) -> NDArray[np.int64]:
         """`step_ns` of each of `steps` steps, in a few array operations of the same arithmetic."""
-        context = growing_context(work, steps)
-        attention: NDArray[np.float64] = np.maximum(
-            context * self._pair_ns, (context + work.num_tokens) * self._kv_ns
+        host = self._host_of_ns(work)
+        times: NDArray[np.float64] = np.multiply(
+            growing_context(work, steps), self._context_ns, dtype=np.float64
         )
-        attention += self._linear_ns(work)
-        np.rint(attention, out=attention)
-        np.maximum(attention, 1.0, out=attention)
-        return attention.astype(np.int64)
+        times += self._without_context_ns(work)
+        if self._overlap:
+            np.maximum(times, host, out=times)
+        else:
+            times += host
+        times += self._step_ns
+        np.rint(times, out=times)
+        np.maximum(times, 1.0, out=times)
+        return times.astype(np.int64)
 
-    def _linear_ns(self, work: StepWork) -> float:
-        """What does not depend on the context."""
-        compute = work.num_tokens * self._token_ns + work.num_samples * self._sample_ns
-        return max(compute, self._weights_ns) + self._fixed_ns
+    def _without_context_ns(self, work: StepWork) -> float:
+        """The device's work, but for what decoding sequences read of their contexts."""
+        tokens = work.num_tokens
+        compute = (tokens + self._ramp) * self._token_ns
+        memory = self._weights_ns
+        if self._expert_ns:
+            touched = self._model.experts_touched(tokens)
+            rows = tokens * self._model.experts_per_token + self._ramp * touched
+            compute += rows * self._expert_token_ns
+            memory += touched * self._expert_ns
+        rest = work.num_samples * self._sample_ns + tokens * self._moved_ns + self._fixed_ns
+        if work.num_chunks:
+            pairs = work.chunk_attended + self._tile * work.chunk_tokens
+            rest += max(pairs * self._pair_ns, work.chunk_context * self._kv_ns)
+        return max(compute, memory) + rest
+
+    def _host_of_ns(self, work: StepWork) -> float:
+        sequences = work.num_sequences * self._host_sequence_ns
+        return self._host_ns + sequences + work.num_tokens * self._host_token_ns
+
+
+def _head_flops(hardware: Hardware, dtype: str) -> float:
+    """The output head stays in 16 bits where weights are quantised."""
+    return hardware.peak_flops("bf16" if stored_bytes(dtype)[0] < stored_bytes(dtype)[1] else dtype)
+
+
+def _elementwise(model: ModelShape) -> tuple[int, int]:
+    """Numbers read and written outside of products, a token and layer: (by every device whole, shared out between devices)."""
+    projections = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim
+    copies = model.experts_per_token or 1
+    mlp = copies * (3 if model.gated_mlp else 2) * model.intermediate
+    residual = 8 * model.hidden
+    if model.num_experts:
+        residual += 2 * copies * model.hidden
+    return residual, 2 * projections + mlp
+
+
+def _collectives(
+    hardware: Hardware, model: ModelShape, devices: int, rates: Efficiency
+) -> tuple[float, float]:
+    """Nanoseconds of two all-reduces a layer: (for each token, whatever the tokens)."""
+    if hardware.link_gb_per_s is None:
+        raise ConfigError(
+            f"hardware {hardware.name!r} has no link_gb_per_s, which tensor parallelism needs; "
+            "give it one in a --hardware-file"
+        )
+    count = 2 * model.num_layers
+    sent = 2 * (devices - 1) / devices * model.hidden * ACTIVATION_BYTES
+    latency = rates.pcie_collective_us if hardware.link == "pcie" else rates.collective_us
+    return count * sent / (rates.link * hardware.link_gb_per_s), 1e3 * count * latency

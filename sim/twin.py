@@ -3,14 +3,14 @@
 Does not know formats of traces, percentiles or output.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from engine.core.content import TraceContent
 from engine.core.errors import InvariantError
-from engine.core.ids import RequestId
+from engine.core.ids import RequestId, TimeNs
 from engine.core.plan import Request
 from engine.core.scheduler import Scheduler
 from sim.clock import Clock
@@ -81,6 +81,11 @@ class Fleet:
         self._num_sequences = num_sequences
         self._hash_block_tokens = hash_block_tokens
 
+    @property
+    def now(self) -> TimeNs:
+        """The present instant."""
+        return self._clock.now
+
     def submit(self, row: TraceRequest) -> int | None:
         """A request arrives now and is entered in the ledger; its number, or None where it can never run."""
         now, ledger, replicas = self._clock.now, self.ledger, self.replicas
@@ -117,6 +122,7 @@ def run_twin(
     swap: SwapPath | None = None,
     until_ns: int | None = None,
     leaps: bool = True,
+    on_start: Callable[[Fleet], None] | None = None,
 ) -> Run:
     """Replays requests, in arrival order, to the last one's end, or to `until_ns`.
 
@@ -130,6 +136,7 @@ def run_twin(
         swap: How blocks get to the host and back, where schedulers swap.
         until_ns: Stop there.
         leaps: False: every step by itself, slower and with the same result.
+        on_start: Sees the fleet before the clock runs; what it lets be raised at the end of a request stops the run.
 
     Raises:
         InvariantError: a scheduler stopped while requests were open.
@@ -149,6 +156,8 @@ def run_twin(
     workload = Workload(clock, requests, fleet.submit)
     for replica in fleet.replicas:
         replica.on_end.append(workload.ended)
+    if on_start is not None:
+        on_start(fleet)
     clock.run_on(until_ns)
     for replica in fleet.replicas:
         replica.close()

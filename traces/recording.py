@@ -34,7 +34,7 @@ from engine.core.log import (
     Uncopied,
 )
 
-VERSION: Final = 2
+VERSION: Final = 3
 
 
 class Header(Struct, frozen=True, tag="kilburn-recording", kw_only=True):

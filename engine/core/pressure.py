@@ -74,7 +74,8 @@ class Pressure:
                     returning -= returning > 0
                     stalled.add(row)
                     break
-                returning += self.preempt(book.groups[RequestId(int(table.request[victim]))])
+                group = book.groups[RequestId(int(table.request[victim]))]
+                returning += self.preempt(group, int(table.request[row]))
         return stalled
 
     def _serve(self, row: int) -> bool:
@@ -106,8 +107,8 @@ class Pressure:
 
     # -- going off ---------------------------------------------------------------------------------------------
 
-    def preempt(self, group: Group) -> int:
-        """Takes `group` off; how many frames come back only with a commit or a transfer."""
+    def preempt(self, group: Group, asking: int) -> int:
+        """Takes `group` off for the request `asking`; how many frames come back only with a commit or a transfer."""
         book, table = self._book, self._book.table
         rows = [row for row in group.rows if table.state[row] == State.RUNNING]
         computed = book.computed()
@@ -122,6 +123,7 @@ class Pressure:
                 int(known.sum()),
                 swap_ns,
                 recompute_ns,
+                asking,
             )
         )
         self.take_back_copies(rows)

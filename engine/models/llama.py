@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from engine.models.attention import AttentionBackend
-from engine.models.linear import Linear
+from engine.models.linear import Head, Linear
 from engine.models.shape import ModelShape
 from engine.models.step import Step
 
@@ -27,7 +27,7 @@ class Llama:
         self._eps = shape.norm_eps
         self._embed = tensors["embed"]
         self._norm = tensors["norm"]
-        self._head = Linear(tensors["embed" if shape.tied else "head"])
+        self._head = Head(tensors["embed" if shape.tied else "head"])
         self._layers = [
             _Layer(i, shape, tensors, attention, self._eps) for i in range(shape.num_layers)
         ]
@@ -48,7 +48,7 @@ class Llama:
         for layer in self._layers:
             hidden = layer.forward(hidden)
         wanted = rms_norm(hidden[sampled], self._norm, self._eps)
-        return self._head(wanted).float()
+        return self._head(wanted)
 
     def close(self) -> None:
         """Closes the attention backend."""

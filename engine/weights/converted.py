@@ -1,7 +1,10 @@
 """Finds or makes the converted copy of a checkpoint. Knows file identity and atomic writes; knows no layout."""
 
+import contextlib
 import hashlib
 import os
+import re
+import time
 from pathlib import Path
 
 from rich.progress import Progress
@@ -14,6 +17,12 @@ from engine.weights.source import Source
 
 _FORMAT = 1
 """Raised whenever `convert.py` changes its layout, so that older copies are not found."""
+
+_KEPT = 2
+"""Copies of one name and dtype that are left: the one just made, and the latest used before it (an edit may be undone)."""
+
+_ABANDONED_S = 3600.0
+"""An unfinished copy that nobody has written to for so long is what a killed process left."""
 
 _SAMPLE_BYTES = 1 << 20
 _FOLDER_FILES = ("*.json", "*.jinja", "*.safetensors")
@@ -74,6 +83,7 @@ def ensure_converted(path: Path, dtype: DtypeName, progress: Progress | None = N
     """
     target = converted_path(path, dtype)
     if target.exists():
+        _mark_used(target)
         return target
     source = _open(path)
     task = None if progress is None else progress.add_task(f"Converting {path.name}", total=None)
@@ -96,4 +106,31 @@ def ensure_converted(path: Path, dtype: DtypeName, progress: Progress | None = N
         ) from error
     except WeightsError as error:
         raise WeightsError(f"{path.name}: {error.message}") from error
+    _prune(target, f"{model_name(path)}-", f"-{dtype}.safetensors")
     return target
+
+
+def _mark_used(copy: Path) -> None:
+    """Makes `copy` the latest of its name; a cache that cannot be written stays as it is."""
+    with contextlib.suppress(OSError):
+        os.utime(copy)
+
+
+def _prune(target: Path, start: str, end: str) -> None:
+    """Removes copies that an edited or replaced checkpoint or an older layout left, and what killed conversions did.
+
+    Nothing is lost: a copy that is wanted again is made again. Who has mapped a removed copy keeps it.
+    """
+    name = re.compile(re.escape(start) + "[0-9a-f]{16}" + re.escape(end))
+    unfinished = re.compile(r"\." + name.pattern + r"\.\d+")
+    used: list[tuple[float, Path]] = []
+    with contextlib.suppress(OSError):
+        for own in target.parent.iterdir():
+            if name.fullmatch(own.name) and own != target:
+                used.append((own.stat().st_mtime, own))
+            elif (
+                unfinished.fullmatch(own.name) and own.stat().st_mtime < time.time() - _ABANDONED_S
+            ):
+                own.unlink(missing_ok=True)
+        for _, own in sorted(used, reverse=True)[_KEPT - 1 :]:
+            own.unlink(missing_ok=True)

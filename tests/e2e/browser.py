@@ -4,6 +4,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -15,7 +16,7 @@ FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 )  # fmt: skip
 BUILD = Path(__file__).resolve().parents[2] / "build"
-SIZES = {"desktop": (1360, 900), "phone": (390, 844)}
+SIZES = {"desktop": (1440, 900), "phone": (390, 844)}
 
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
 
@@ -34,8 +35,18 @@ def browser() -> Iterator["object"]:
 
 
 @contextmanager
-def page_of(chromium, url: str, size: str = "desktop", scheme: str = "light", **options):
-    """A page that has loaded `url`; at its end no error may have reached the console."""
+def page_of(
+    chromium,
+    url: str,
+    size: str = "desktop",
+    scheme: str = "light",
+    expected: str | None = None,
+    **options,
+):
+    """A page that has loaded `url`; at its end it may have asked nobody else for anything, and the console heard no error.
+
+    `expected` errors, by a part of their text, are let pass.
+    """
     width, height = SIZES[size]
     context = chromium.new_context(
         viewport={"width": width, "height": height}, color_scheme=scheme, **options
@@ -45,10 +56,14 @@ def page_of(chromium, url: str, size: str = "desktop", scheme: str = "light", **
     errors: list[str] = []
     page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
     page.on("pageerror", lambda error: errors.append(str(error)))
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
     page.goto(url)
     try:
         yield page
-        assert errors == []
+        assert [said for said in errors if expected is None or expected not in said] == []
+        home = urlsplit(page.url)[:2]
+        assert [to for to in asked if urlsplit(to)[:2] != home and not to.startswith("data:")] == []
     finally:
         context.close()
 

@@ -1,72 +1,34 @@
-"""The live page in a real browser: it loads, shows the pool as it changes, streams a chat, cancels a request, and says when it is alone."""
+"""The live page in a real browser: it loads, shows the pool as it changes, streams a chat, cancels, asks for a key, and says when it is alone."""
 
-import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-
-import httpx
 import pytest
 
-from tests.e2e.browser import browser, keep_picture, needs_browser, page_of, until
+from tests.e2e.browser import keep_picture, needs_browser, page_of, until
+from tests.e2e.load import slow, streaming
 from tests.gateway.live import live, scripted, wait_until_free
 
 pytestmark = needs_browser
-LONG = {"max_tokens": 200, "ignore_eos": True, "stream": True}
-
-
-@pytest.fixture(scope="module")
-def chromium():
-    with browser() as running:
-        yield running
-
-
-@contextmanager
-def streaming(client: httpx.Client, prompts: list[str]) -> Iterator[list[int]]:
-    """Requests that are read in the background until they end or the block does; statuses of those that ended."""
-    ends: list[int] = []
-    leave = threading.Event()
-
-    def read(prompt: str) -> None:
-        with httpx.stream(
-            "POST",
-            str(client.base_url.join("/v1/completions")),
-            json=LONG | {"prompt": prompt},
-            timeout=30,
-        ) as response:
-            for _ in response.iter_bytes():
-                if leave.is_set():
-                    return
-            ends.append(response.status_code)
-
-    threads = [threading.Thread(target=read, args=[prompt]) for prompt in prompts]
-    for thread in threads:
-        thread.start()
-    try:
-        yield ends
-    finally:
-        leave.set()
-        for thread in threads:
-            thread.join(20)
-
-
-def slow(plan: object) -> None:
-    time.sleep(0.02)
+MAP = "document.querySelector('#map').view"
 
 
 def map_state(page) -> list[int]:
-    """Frames by state, as the page's own map counts them: free, cached, held, shared, moving."""
-    return page.evaluate(
-        "[0, 1, 2, 3, 4].map((state) => document.querySelector('#map').view.count(state))"
+    """Frames by state: free, cached, held, shared, moving. What the legend counts must be what the map holds."""
+    states = page.evaluate(
+        f"[0, 1, 2, 3, 4].map((state) => {MAP}.state.filter((each) => each === state).length)"
     )
+    assert states == page.evaluate(f"{MAP}.counts")
+    return states
 
 
 def test_page_loads_and_shows_an_empty_pool(chromium) -> None:
     with live(scripted([b"a"])) as client, page_of(chromium, str(client.base_url)) as page:
-        page.get_by_text("scripted · 128 blocks of 4").wait_for()
-        page.get_by_text("serving · 0 tok/s · 0 running · 0 waiting").wait_for()
+        page.get_by_text("scripted · 128 blocks of 4 tokens").wait_for()
+        page.get_by_text("0 tok/s · 0 running · 0 waiting").wait_for()
         assert map_state(page) == [128, 0, 0, 0, 0]
-        assert page.locator("#list").inner_text() == "No request is open."
+        assert page.locator("#list tr").count() == 0
+        page.get_by_text("No request is open.").wait_for()
+        assert page.locator(".km-story").inner_text().startswith("Point at a frame")
+        assert page.title() == "Kilburn · scripted"
+        keep_picture(page, "live-empty")
 
 
 def test_chat_streams_and_the_map_fills_and_empties(chromium) -> None:
@@ -81,11 +43,45 @@ def test_chat_streams_and_the_map_fills_and_empties(chromium) -> None:
         page.locator("#talk").get_by_text("word1 ").wait_for()
         partial = page.locator("#talk").inner_text()
         assert "word59" not in partial
-        until(page, "document.querySelector('#map').view.count(2) > 10")
+        until(page, f"{MAP}.counts[2] > 10")
         page.locator("#talk").get_by_text("word59").wait_for()
-        until(page, "document.querySelector('#map').view.count(2) === 0")
-        assert page.locator("#stop").is_disabled()
+        until(page, f"{MAP}.counts[2] === 0")
+        until(page, "document.querySelector('#stop').disabled")
         assert not page.locator("#send").is_disabled()
+        wait_until_free(client)
+        assert sum(map_state(page)) == 128
+
+
+def test_several_answers_share_the_prompt_and_stand_side_by_side(chromium) -> None:
+    with (
+        live(scripted(pace=slow)) as client,
+        page_of(chromium, str(client.base_url)) as page,
+    ):
+        page.get_by_text("serving").wait_for()
+        page.locator("#choices").fill("3")
+        page.locator("#most").fill("40")
+        page.locator("#question").fill("What is shared?")
+        page.locator("#send").click()
+        until(page, f"{MAP}.counts[3] > 5")
+        until(page, f"{MAP}.motion.asked.copy >= 2")
+        page.locator("#events").get_by_text("copy-on-write: frame").first.wait_for()
+        until(page, "document.querySelector('#stop').disabled")
+        answers = page.locator("#talk .answers p").all_inner_texts()
+        assert [text.split("\n")[0] for text in answers] == ["answer 1", "answer 2", "answer 3"]
+        assert len(set(answers)) == 3
+        wait_until_free(client)
+
+
+def test_stop_ends_the_chat_and_says_so(chromium) -> None:
+    with (
+        live(scripted(pace=slow)) as client,
+        page_of(chromium, str(client.base_url)) as page,
+    ):
+        page.locator("#question").fill("Go on")
+        page.locator("#send").click()
+        until(page, f"{MAP}.counts[2] > 3")
+        page.locator("#stop").click()
+        page.locator("#talk").get_by_text("(stopped)").wait_for()
         wait_until_free(client)
 
 
@@ -95,9 +91,9 @@ def test_cancel_ends_the_request_and_frees_its_frames(chromium) -> None:
         page_of(chromium, str(client.base_url)) as page,
         streaming(client, ["one", "two"]) as ends,
     ):
-        until(page, "document.querySelectorAll('#list li.request').length === 2")
+        until(page, "document.querySelectorAll('#list tr.request').length === 2")
         page.get_by_role("button", name="Cancel request").first.click()
-        until(page, "document.querySelectorAll('#list li.request').length === 1")
+        until(page, "document.querySelectorAll('#list tr.request').length === 1")
         assert ends == [200]
 
 
@@ -107,20 +103,49 @@ def test_frames_can_be_walked_and_pinned_by_keyboard(chromium) -> None:
         page_of(chromium, str(client.base_url)) as page,
         streaming(client, ["x" * 40]),
     ):
-        until(page, "document.querySelector('#map').view.count(2) > 10")
-        page.locator(".km-map").focus()
-        story = page.locator(".km-story")
+        until(page, f"{MAP}.counts[2] > 10")
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.className") == "km-map"
+        story, said = page.locator(".km-story"), page.locator(".km-said")
         assert story.inner_text().startswith("Frame 0 is held: request ")
         assert "positions 0 to 3; 1 reference" in story.inner_text()
         page.keyboard.press("ArrowRight")
         assert "positions 4 to 7" in story.inner_text()
+        assert said.inner_text() == story.inner_text()
         page.keyboard.press("Enter")
-        assert story.inner_text().startswith("Frame 1 is held (pinned)")
+        assert said.inner_text().startswith("Frame 1 is held (pinned)")
         page.keyboard.press("End")
         assert story.inner_text().startswith("Frame 1 is held (pinned)")
-        until(page, "document.querySelectorAll('#list li.marked').length === 1")
+        until(page, "document.querySelectorAll('#list tr.marked').length === 1")
         page.keyboard.press("Escape")
         assert story.inner_text() == "Frame 127 is free."
+        page.keyboard.press("PageUp")
+        assert story.inner_text().startswith("Frame ")
+        assert "held: request" in story.inner_text()
+        until(page, f"{MAP}.pinned === -1")
+        assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_pointer_in_one_chart_shows_the_same_moment_in_all(chromium) -> None:
+    with (
+        live(scripted(pace=slow)) as client,
+        page_of(chromium, str(client.base_url)) as page,
+        streaming(client, ["x" * 40]),
+    ):
+        strips = "document.querySelector('#strips').view"
+        until(page, f"{strips}.samples.length > 3 && {strips}.samples.at(-1).running")
+        page.locator("#strips").focus()
+        page.keyboard.press("Home")
+        values = page.locator("#strips .km-values").all_inner_texts()
+        assert "0 running" in values[1]
+        assert values[2] == "0 tok/s"
+        page.locator(".km-axis").get_by_text("shown: ").wait_for()
+        assert "0 running" in page.locator("#strips").get_attribute("aria-valuetext")
+        page.keyboard.press("Escape")
+        assert "1 running" in page.locator("#strips .km-values").all_inner_texts()[1]
+        canvas = page.locator("#strips canvas").nth(3)
+        canvas.hover(position={"x": 2, "y": 20})
+        assert "0 running" in page.locator("#strips .km-values").all_inner_texts()[1]
 
 
 def test_lost_server_is_said_with_its_time(chromium) -> None:
@@ -134,6 +159,51 @@ def test_lost_server_is_said_with_its_time(chromium) -> None:
     context.close()
 
 
+def test_refused_viewer_is_told_why(chromium) -> None:
+    with (
+        live(scripted([b"a"]), max_viewers=1) as client,
+        page_of(chromium, str(client.base_url)) as first,
+    ):
+        first.get_by_text("serving").wait_for()
+        with page_of(chromium, str(client.base_url), expected="429") as second:
+            second.get_by_text("as this server feeds at once: 1; trying again").wait_for()
+            keep_picture(second, "live-refused")
+
+
+def test_key_is_asked_for_kept_and_sent(chromium) -> None:
+    """The server is made to want a key by a proxy in the browser, which looks at the header that the page sends."""
+    with live(scripted([b"hello"])) as client:
+        url = str(client.base_url)
+        with page_of(chromium, "about:blank", expected="401") as page:
+
+            def guard(route) -> None:
+                if route.request.headers.get("authorization") == "Bearer sesame":
+                    route.continue_()
+                else:
+                    body = {"error": {"message": "no such key", "code": "invalid_api_key"}}
+                    route.fulfill(status=401, json=body)
+
+            page.context.route("**/live", guard)
+            page.context.route("**/v1/**", guard)
+            page.goto(url)
+            page.get_by_text("an API key is needed").wait_for()
+            keep_picture(page, "live-key")
+            field = page.get_by_label("This server asks for an API key.")
+            field.fill("wrong")
+            page.keyboard.press("Enter")
+            page.get_by_text("The key was not accepted.").wait_for()
+            field.fill("sesame")
+            page.keyboard.press("Enter")
+            page.get_by_text("serving").wait_for()
+            assert not page.locator("#key").is_visible()
+            page.locator("#question").fill("Hi")
+            page.keyboard.press("Enter")
+            page.locator("#talk").get_by_text("hello").wait_for()
+            page.reload()
+            page.get_by_text("serving").wait_for()
+            assert page.evaluate("sessionStorage.length + localStorage.length") == 1
+
+
 @pytest.mark.parametrize("size", ["desktop", "phone"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pictures_of_a_busy_pool(chromium, size: str, scheme: str) -> None:
@@ -144,13 +214,17 @@ def test_pictures_of_a_busy_pool(chromium, size: str, scheme: str) -> None:
         page_of(chromium, str(client.base_url), size, scheme) as page,
         streaming(client, prompts),
     ):
-        until(page, "document.querySelectorAll('#list li.request').length === 9")
+        until(page, "document.querySelectorAll('#list tr.request').length === 9")
         page.locator("#question").fill("How full is it?")
         page.locator("#send").click()
-        page.wait_for_timeout(1_200)
+        page.wait_for_timeout(600)
         page.locator(".km-map").hover(position={"x": 40, "y": 30})
         keep_picture(page, f"live-{size}-{scheme}")
         wide = page.evaluate(
             "document.documentElement.scrollWidth > document.documentElement.clientWidth"
         )
         assert not wide, "the page scrolls sideways"
+        names = page.evaluate("""[...document.querySelectorAll("button, input, textarea, [tabindex]")]
+            .filter((each) => !(each.textContent.trim() || each.labels?.length || each.ariaLabel))
+            .map((each) => each.outerHTML)""")
+        assert names == [], "something that can be pressed has no name"

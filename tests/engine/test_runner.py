@@ -19,7 +19,7 @@ from engine.models.rotary import Rotary
 from engine.runner import TorchRunner, build_runner
 from engine.weights.load import LoadedModel, load_model
 from tests.engine.drive import GREEDY, drive
-from tests.engine.tiny import VOCABULARY, Tiny, write_tiny
+from tests.engine.tiny import VOCABULARY, Tiny, own_model_cache, write_tiny
 from tests.reference.llama_reference import reference_logits
 
 SHAPES = {
@@ -37,7 +37,7 @@ SHAPES = {
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KILBURN_CACHE", str(tmp_path / "cache"))
+    own_model_cache(monkeypatch, tmp_path)
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from engine.runner import TorchRunner, build_runner
 from engine.transfers import HostPool
 from engine.weights.load import LoadedModel, load_model
 from tests.engine.running import running, said
-from tests.engine.tiny import VOCABULARY, Tiny, write_tiny
+from tests.engine.tiny import VOCABULARY, Tiny, own_model_cache, write_tiny
 from tests.engine.toy import SpellingCodec, core_config, read
 from traces.recording import RecordingReader
 from traces.recording_writer import RecordingWriter
@@ -26,7 +26,7 @@ BLOCK = 8
 
 @pytest.fixture
 def model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LoadedModel:
-    monkeypatch.setenv("KILBURN_CACHE", str(tmp_path / "cache"))
+    own_model_cache(monkeypatch, tmp_path)
     return load_model(write_tiny(tmp_path / "t.gguf", Tiny(scale=0.15)), "float32")
 
 

@@ -25,7 +25,7 @@ from engine.requests import Generation
 from engine.runner import TorchRunner, build_runner
 from engine.weights.load import LoadedModel, load_model
 from tests.engine.drive import GREEDY, drive
-from tests.engine.tiny import VOCABULARY, Tiny, write_tiny
+from tests.engine.tiny import VOCABULARY, Tiny, own_model_cache, write_tiny
 from tests.engine.toy import SpellingCodec, read
 
 SHAPES = {
@@ -46,7 +46,7 @@ SHAPES = {
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KILBURN_CACHE", str(tmp_path / "cache"))
+    own_model_cache(monkeypatch, tmp_path)
 
 
 def tiny_model(folder: Path, tiny: Tiny) -> LoadedModel:

@@ -11,7 +11,7 @@ from engine.weights.load import load_model
 from kernels.cache.swap import HostPool
 from tests.engine.drive import drive
 from tests.engine.test_triton_engine import prompts_of
-from tests.engine.tiny import Tiny, write_tiny
+from tests.engine.tiny import Tiny, own_model_cache, write_tiny
 
 pytestmark = pytest.mark.gpu
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.gpu
 def test_graphs_captured_once_serve_lengths_that_came_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("KILBURN_CACHE", str(tmp_path / "cache"))
+    own_model_cache(monkeypatch, tmp_path)
     model = load_model(write_tiny(tmp_path / "t.gguf", Tiny(scale=0.15, context=1024)), "float32")
     cpu = build_runner(model, num_blocks=512, block_size=16)
     gpu = build_runner(model, num_blocks=512, block_size=16, device="cuda")
@@ -32,7 +32,7 @@ def test_graphs_captured_once_serve_lengths_that_came_later(
 def test_the_pool_takes_most_of_what_is_free_and_steps_still_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("KILBURN_CACHE", str(tmp_path / "cache"))
+    own_model_cache(monkeypatch, tmp_path)
     model = load_model(write_tiny(tmp_path / "t.gguf", Tiny(context=100_000)), "bfloat16")
     free, _ = torch.cuda.mem_get_info()
     runner = build_runner(model, device="cuda", max_context=100_000, max_batch=10_000)

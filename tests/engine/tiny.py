@@ -4,10 +4,19 @@ from pathlib import Path
 
 import gguf
 import numpy as np
+import pytest
 from gguf import GGMLQuantizationType as Kind
 from msgspec import Struct
 
+from engine.models.build import kernels_are_there
+
 VOCABULARY = 96
+
+
+def own_model_cache(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Converted copies of models go below `folder`; machine code stays where it is kept, or each run would compile it anew."""
+    kernels_are_there()
+    patch.setenv("KILBURN_CACHE", str(folder / "cache"))
 
 
 class Tiny(Struct, frozen=True, kw_only=True):

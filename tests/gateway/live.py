@@ -17,6 +17,8 @@ from engine.scripted import ScriptedExecutor
 from gateway.config import GatewayConfig
 from gateway.engine import Served
 from gateway.server import Server, bind, url_of
+from gateway.server import run as run_loop
+from gateway.tenants import Tenants
 from tests.gateway.vocabulary import END, FIRST_PIECE, byte_chat, byte_codec
 
 MODEL = "scripted"
@@ -35,8 +37,16 @@ def scripted(
     pace: Callable[[Plan], None] | None = None,
     step_fault: Callable[[Plan], Exception | None] | None = None,
     row_fault: Callable[[int, int], str | None] | None = None,
+    tenants: Tenants | None = None,
+    policy: str = "fcfs",
+    max_batch: int = 64,
+    host_blocks: int = 0,
+    move_pace: Callable[[bool], None] | None = None,
 ) -> Served:
-    """A model that says `pieces`, a token each, then ends; without them, pseudo-random bytes without end."""
+    """A model that says `pieces`, a token each, then ends; without them, pseudo-random bytes without end.
+
+    With `host_blocks` it preempts by swap.
+    """
     codec = byte_codec(pieces or ())
     answer = None if pieces is None else range(FIRST_PIECE, FIRST_PIECE + len(pieces))
     executor = ScriptedExecutor(
@@ -49,16 +59,24 @@ def scripted(
         pace=pace,
         step_fault=step_fault,
         row_fault=row_fault,
+        host_blocks=host_blocks,
+        move_pace=move_pace,
     )
     config = msgspec.convert(
         {
-            "memory": {"num_blocks": num_blocks, "block_size": 4},
-            "scheduler": {"max_context": max_context, "token_budget": 64, "max_batch": 64},
+            "memory": {"num_blocks": num_blocks, "block_size": 4, "host_blocks": host_blocks},
+            "scheduler": {
+                "max_context": max_context,
+                "token_budget": 64,
+                "max_batch": max_batch,
+                "policy": policy,
+                "preemption": "swap" if host_blocks else "recompute",
+            },
         },
         CoreConfig,
     )
     engine = Engine(executor, config, codec, model_name=MODEL, max_queue_requests=max_queue)
-    return Served(engine, codec, byte_chat(codec))
+    return Served(engine, codec, byte_chat(codec), tenants or Tenants())
 
 
 @contextmanager
@@ -81,7 +99,7 @@ def live(served: Served, **settings: object) -> Iterator[httpx.Client]:
 
     def run() -> None:
         try:
-            anyio.run(main)
+            run_loop(main)
         except BaseException as error:
             failures.append(error)
         finally:

@@ -2,14 +2,17 @@
 
 from typing import Any
 
+import anyio.to_thread
 import msgspec
 import pytest
 
 from engine.executor import SamplingParams
 from engine.requests import Generation
 from gateway.fields import read_body
+from gateway.prompts import THREAD_FROM_CHARS
 from gateway.schemas import ChatRequest, CompletionRequest
-from gateway.translate import THREAD_FROM_CHARS, chat_ask, completion_ask
+from gateway.terms import Terms
+from gateway.translate import chat_ask, completion_ask
 from tests.gateway.live import gateway_config, scripted
 
 CONFIG = gateway_config()
@@ -17,13 +20,14 @@ CONFIG = gateway_config()
 
 async def completion(max_context: int = 512, **fields: Any) -> Generation:
     body = read_body(msgspec.json.encode({"prompt": "hi"} | fields), CompletionRequest)
-    return (await completion_ask(body, scripted(max_context=max_context), CONFIG)).generations[0]
+    terms = Terms(scripted(max_context=max_context), CONFIG)
+    return (await completion_ask(body, terms)).generations[0]
 
 
 async def chat(*messages: dict[str, Any], **fields: Any) -> tuple[str, Generation]:
     served = scripted()
     body = read_body(msgspec.json.encode({"messages": messages} | fields), ChatRequest)
-    generation = (await chat_ask(body, served, CONFIG)).generations[0]
+    generation = (await chat_ask(body, Terms(served, CONFIG))).generations[0]
     return served.codec.decode(generation.prompt), generation
 
 
@@ -79,6 +83,23 @@ async def test_long_prompts_are_encoded_beside_the_loop_to_the_same_ids() -> Non
     text = "x" * THREAD_FROM_CHARS
     asked = await completion(prompt=text, max_context=2 * THREAD_FROM_CHARS)
     assert asked.prompt.tolist() == [ord("x") + 3] * THREAD_FROM_CHARS
+
+
+async def test_many_short_prompts_leave_the_loop_as_a_long_one_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = []
+    run_sync = anyio.to_thread.run_sync
+
+    async def counted(work: Any) -> Any:
+        ids = await run_sync(work)
+        sizes.append(len(ids))
+        return ids
+
+    monkeypatch.setattr("gateway.prompts.anyio.to_thread.run_sync", counted)
+    part = THREAD_FROM_CHARS // 4
+    await completion(prompt=["x" * part] * 10, max_context=THREAD_FROM_CHARS)
+    assert sizes == [part] * 7
 
 
 async def test_text_parts_are_joined_by_line_feeds() -> None:

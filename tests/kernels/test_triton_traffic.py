@@ -45,6 +45,32 @@ def test_attention_reads_each_visible_key_once(monkeypatch, block_size, fp8, kv_
     assert (traffic.loads, traffic.stores) == want
 
 
+@pytest.mark.parametrize(
+    ("rule", "lengths", "tiles"),
+    [
+        (rules.causal(), (1, 200), [7]),
+        (rules.causal(), (64, 64), [1, 1, 1, 2, 2, 2, 2]),
+        (rules.causal(), (20, 90), [3, 3]),
+        (rules.everything(), (20, 90), [3, 3]),
+        (rules.sliding_window(20), (1, 200), [2]),
+        (rules.sliding_window(40), (20, 200), [2, 3]),
+        (rules.sliding_window(9), (1, 9), [1]),
+        (rules.sinks(20, 4), (1, 200), [3]),
+        (rules.sinks(20, 64), (1, 200), [4]),
+        (rules.sinks(20, 500), (1, 200), [7]),
+        (rules.prefix_lm(ints([70])), (20, 90), [3, 3]),
+        (rules.prefix_lm(ints([70])), (70, 70), [3] * 7),
+    ],
+)
+@pytest.mark.parametrize("block_size", [8, 64])
+def test_tiles_that_a_rule_hides_are_not_even_walked(monkeypatch, rule, lengths, tiles, block_size):
+    """Each program loads its queries, and K and V of the tiles of 32 keys that its rule lets it see."""
+    scene = make_scene([lengths], block_size=block_size, kv_heads=1)
+    with counted(monkeypatch) as traffic:
+        run(scene, rule)
+    assert traffic.tiles == len(tiles) + 2 * sum(tiles)
+
+
 def test_the_contiguous_build_looks_nothing_up(monkeypatch):
     k = torch.zeros(3, 1, 128, 64, dtype=torch.float16)
     scene = make_scene([(1, 77)], kv_heads=1, dtype=torch.float16)._replace(k=k, v=k)

@@ -15,6 +15,8 @@ class Traffic:
     def __init__(self) -> None:
         self.loads = 0
         self.stores = 0
+        self.tiles = 0
+        """Loads of two-dimensional tiles, wholly masked ones included."""
 
 
 @contextmanager
@@ -24,6 +26,7 @@ def counted(patch: pytest.MonkeyPatch) -> Iterator[Traffic]:
     load, store = builder.create_masked_load, builder.create_masked_store
 
     def counting_load(ptrs: Any, mask: Any, *rest: Any) -> Any:
+        traffic.tiles += mask.data.ndim == 2
         traffic.loads += int(mask.data.sum()) * (ptrs.get_element_ty().primitive_bitwidth // 8)
         return load(ptrs, mask, *rest)
 

@@ -1,14 +1,17 @@
 """The roofline: hand-computed values, monotonic in each input, and features that equal counting one by one."""
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine.core.errors import ConfigError
 from engine.core.plan import Plan
-from sim.cost import StepWork, work_of
+from sim.cost import StepWork, decode_work, prefill_work, work_of
 from sim.hardware import Hardware, find_hardware
 from sim.models import ModelShape, find_model
+from sim.pool import weight_bytes
 from sim.roofline import Efficiency, Roofline
 
 TOY_MODEL = ModelShape(
@@ -32,73 +35,224 @@ TOY_HARDWARE = Hardware(
     measured=True,
 )
 """1 GFLOP/s and 1 GB/s, taken as reached: a nanosecond an operation and a nanosecond a byte."""
-NO_LAUNCH = Efficiency(launch_us=0, step_us=0)
+BARE = Efficiency(
+    ramp_tokens=0, attention_tile=0, logit_bytes=0, launch_us=0, eager_launch_us=0, step_us=0,
+    host_step_us=0, host_sequence_us=0, host_block_us=0,
+)  # fmt: skip
+MOVED = 2 * 2 * (8 * 100 + 2 * (100 + 2 * 50) + 3 * 200) + 400
+"""Bytes a token beside weights and context: two layers of 16-bit activations, and its KV."""
 
 
-def toy(rates: Efficiency = NO_LAUNCH) -> Roofline:
-    return Roofline(TOY_HARDWARE, TOY_MODEL, "bf16", "bf16", rates)
+def toy(rates: Efficiency = BARE, **options) -> Roofline:
+    return Roofline(TOY_HARDWARE, TOY_MODEL, "bf16", "bf16", rates, **options)
+
+
+def with_rates(**rates: float) -> Efficiency:
+    return msgspec.structs.replace(BARE, **rates)
 
 
 def test_a_decode_step_by_hand():
-    work = StepWork(1, 1, 1, context_tokens=1000, attended=1000)
     weight_bytes = 2 * (2 * (90_000 + 200) + 100_000 + 100)
-    linear_flops = 2 * 2 * 90_000 + 2 * 100_000
-    kv_bytes = (1000 + 1) * 400
-    attention_flops = 4 * 2 * 10 * 10 * 1000
-    expected = max(linear_flops, weight_bytes) + max(attention_flops, kv_bytes)
-    assert expected == 561_000 + 800_000
-    assert toy().step_ns(work) == expected
+    linear_flops = 2 * 2 * 90_000
+    assert weight_bytes > linear_flops
+    expected = weight_bytes + 2 * 100_000 + 1000 * max(400, 4 * 2 * 10 * 10) + MOVED
+    assert toy().step_ns(decode_work(1, 1000)) == expected
 
 
 def test_a_prefill_step_by_hand():
-    work = StepWork(100, 1, 1, context_tokens=100, attended=5050)
-    linear_flops = 100 * 2 * 2 * 90_000 + 2 * 100_000
+    work = prefill_work(100)
+    assert (work.attended, work.num_samples) == (5050, 1)
+    linear_flops = 100 * 2 * 2 * 90_000
     attention_flops = 4 * 2 * 10 * 10 * 5050
-    assert toy().step_ns(work) == linear_flops + attention_flops
+    expected = linear_flops + 2 * 100_000 + attention_flops + 100 * MOVED
+    assert toy().step_ns(work) == expected
 
 
-def test_launches_and_host_work_are_added():
-    work = StepWork(1, 1, 1, 1000, 1000)
-    rates = Efficiency(launch_us=3, launches_per_layer=5, step_us=7)
+def test_decodes_and_chunks_of_one_step_add_up():
+    """Neither hides behind the other: the decodes' KV is read beside the chunk's arithmetic."""
+    mixed = StepWork(101, 2, 2, 1000 + 100, 1000 + 5050, 1, 100, 100, 5050)
+    together = toy().step_ns(mixed) - toy().step_ns(prefill_work(100))
+    assert together == 2 * 2 * 90_000 + 2 * 100_000 + 1000 * 800 + MOVED
+
+
+def test_launches_and_the_gap_between_steps_are_added():
+    work = decode_work(1, 1000)
+    rates = with_rates(launch_us=3, launches_per_layer=5, step_us=7)
     assert toy(rates).step_ns(work) == toy().step_ns(work) + 2 * 5 * 3000 + 7000
 
 
+def test_a_step_with_chunks_takes_no_less_than_its_eager_launches():
+    rates = with_rates(eager_launch_us=1e6, launches_per_layer=5)
+    assert toy(rates).step_ns(prefill_work(1)) == 2 * 5 * 10**9
+    assert toy(rates).step_ns(decode_work(1, 1)) == toy().step_ns(decode_work(1, 1))
+
+
+def test_the_host_hides_behind_the_device_only_where_steps_are_planned_ahead():
+    work = decode_work(3, 1000)
+    device = toy().step_ns(work)
+    short = with_rates(host_step_us=1, host_sequence_us=2, host_block_us=16)
+    assert toy(short).step_ns(work) == device
+    assert toy(short, overlap=False).step_ns(work) == device + 1000 + 3 * 2000 + 3 * 1000
+    long = with_rates(host_step_us=1e6)
+    assert toy(long).step_ns(work) == 10**9
+
+
+def test_smaller_blocks_cost_the_host_more_and_the_device_what_the_table_says():
+    rates = with_rates(host_block_us=100)
+    work = prefill_work(1000)
+    host = [toy(rates, block_size=size, overlap=False).step_ns(work) for size in (1, 4, 16)]
+    assert host[0] - host[1] == 750 * 100_000
+    assert host[1] - host[2] == round(187.5 * 100_000)
+    kv_bound = msgspec.structs.replace(TOY_HARDWARE, peak_tflops={"bf16": 1.0})
+    half = Roofline(kv_bound, TOY_MODEL, "bf16", "bf16", BARE, block_efficiency=0.5)
+    whole = Roofline(kv_bound, TOY_MODEL, "bf16", "bf16", BARE)
+    work = decode_work(1, 1000)
+    assert half.step_ns(work) - whole.step_ns(work) == 1001 * 400
+
+
 def test_efficiency_divides_the_datasheet_peak_only():
-    datasheet = Hardware(
-        name="toy", memory_mib=1000, memory_gb_per_s=1.0, peak_tflops={"bf16": 0.001}, source="hand"
-    )
-    rates = Efficiency(
-        linear_compute=0.5, attention_compute=0.25, memory=0.5, launch_us=0, step_us=0
-    )
+    datasheet = msgspec.structs.replace(TOY_HARDWARE, measured=False)
+    rates = with_rates(linear_compute=0.5, attention_compute=0.25, memory=0.125, kv_memory=0.5)
     model = Roofline(datasheet, TOY_MODEL, "bf16", "bf16", rates)
-    prefill = StepWork(100, 1, 1, context_tokens=100, attended=5050)
-    assert model.step_ns(prefill) == 36_200_000 * 2 + 4_040_000 * 4
-    assert toy(rates).step_ns(prefill) == 36_200_000 + 4_040_000
+    prefill = prefill_work(100)
+    linear, attention = 100 * 2 * 2 * 90_000 + 2 * 100_000, 4 * 2 * 10 * 10 * 5050
+    moved = 100 * ((MOVED - 400) * 8 + 400 * 2)
+    assert model.step_ns(prefill) == linear * 2 + attention * 4 + moved
+    assert toy(rates).step_ns(prefill) == linear + attention + 100 * MOVED
 
 
-works = st.builds(
-    StepWork,
-    st.integers(1, 8192),
-    st.integers(0, 512),
-    st.integers(1, 512),
-    st.integers(1, 10**7),
-    st.integers(1, 10**9),
+def test_the_ramp_halves_the_efficiency_of_as_many_tokens():
+    rates = with_rates(ramp_tokens=100)
+    extra = toy(rates).step_ns(prefill_work(100)) - toy().step_ns(prefill_work(100))
+    assert extra == 100 * 2 * 2 * 90_000
+
+
+# -- several devices, experts, types ---------------------------------------------------------------------------
+
+
+def test_tensor_parallelism_shares_work_out_and_pays_for_collectives():
+    linked = msgspec.structs.replace(TOY_HARDWARE, link="nvlink", link_gb_per_s=0.5)
+    rates = with_rates(link=0.5, collective_us=4)
+    work = prefill_work(100)
+    one = Roofline(linked, TOY_MODEL, "bf16", "bf16", rates)
+    two = Roofline(linked, TOY_MODEL, "bf16", "bf16", rates, tensor_parallel=2)
+    whole = 2 * 2 * 8 * 100
+    """Bytes a token of the residual stream, which each device keeps."""
+    shared = one.step_ns(work) - 100 * whole
+    sent = 2 * 2 * (2 * 1 / 2 * 100 * 2) / (0.5 * 0.5)
+    assert two.step_ns(work) == shared / 2 + 100 * whole + 100 * sent + 2 * 2 * 4000
+
+
+def test_pcie_answers_later_than_a_switched_link():
+    times = []
+    for link in ("nvlink", "pcie"):
+        hardware = msgspec.structs.replace(TOY_HARDWARE, link=link, link_gb_per_s=1.0)
+        cost = Roofline(hardware, TOY_MODEL, "bf16", "bf16", BARE, tensor_parallel=2)
+        times.append(cost.step_ns(decode_work(1, 1)))
+    assert times[1] - times[0] == 4 * (30_000 - 10_000)
+
+
+def test_tensor_parallelism_without_a_link_is_refused():
+    with pytest.raises(ConfigError, match="link_gb_per_s"):
+        toy(tensor_parallel=2)
+
+
+MOE = ModelShape(
+    name="moe",
+    num_layers=1,
+    hidden=100,
+    num_heads=10,
+    num_kv_heads=10,
+    head_dim=10,
+    intermediate=50,
+    vocab=1000,
+    max_context=4096,
+    num_experts=8,
+    experts_per_token=2,
 )
+"""An expert: 3·100·50 = 15,000 weights. Shared: 100·(100 + 2·100) + 100·100 + 100·8 = 40,800."""
 
 
-@given(works, st.sampled_from(StepWork._fields), st.integers(1, 10**6))
-def test_more_work_never_takes_less_time(work, field, more):
-    cost = Roofline(find_hardware("A100-80"), find_model("Llama-3.1-8B"), "bf16", "bf16")
-    bigger = work._replace(**{field: getattr(work, field) + more})
-    assert cost.step_ns(bigger) >= cost.step_ns(work) >= 1
+@pytest.mark.parametrize("tokens", [1, 2, 7, 64])
+def test_experts_touched_are_what_random_choices_touch(tokens):
+    rng = np.random.default_rng(tokens)
+    draws = [
+        len({e for _ in range(tokens) for e in rng.permutation(8)[:2].tolist()})
+        for _ in range(2000)
+    ]
+    assert MOE.experts_touched(tokens) == pytest.approx(np.mean(draws), rel=0.02)
 
 
-@given(works)
+def test_a_step_reads_the_experts_that_it_touches_and_computes_those_chosen():
+    cost = Roofline(TOY_HARDWARE, MOE, "bf16", "bf16", BARE)
+    others = 2 * (40_800 + 100_000 + 100 + 200)
+    moved = 2 * (10 * 100 + 2 * 100 + 2 * (100 + 2 * 100) + 3 * 2 * 50) + 400
+    kv = 2 * 10 * 10 * 2
+    one = others + 2 * 2 * 15_000 + 2 * 100_000 + 1000 * max(kv, 4 * 100) + moved
+    assert kv == 400
+    assert cost.step_ns(decode_work(1, 1000)) == one
+    many = cost.step_ns(prefill_work(2000)) - cost.step_ns(prefill_work(1000))
+    pairs = 2000 * 2001 // 2 - 1000 * 1001 // 2
+    assert many == 1000 * (2 * 40_800 + 2 * 2 * 15_000 + moved) + pairs * 4 * 100
+
+
+@pytest.mark.parametrize(("dtype", "matrix", "other"), [("fp8", 1, 2), ("int4", 0.51953125, 2)])
+def test_quantised_weights_leave_embeddings_and_head_in_16_bits(dtype, matrix, other):
+    times = {kind: toy_of(kind).step_ns(decode_work(1, 1)) for kind in ("bf16", dtype)}
+    saved = 2 * 90_000 * (2 - matrix)
+    assert times["bf16"] - times[dtype] == pytest.approx(saved, abs=1)
+    assert weight_bytes(TOY_MODEL, dtype) == pytest.approx(
+        2 * 90_000 * matrix + (TOY_MODEL.num_params - 180_000) * other, abs=1
+    )
+
+
+def toy_of(dtype: str) -> Roofline:
+    hardware = msgspec.structs.replace(TOY_HARDWARE, peak_tflops={"bf16": 1.0})
+    return Roofline(hardware, TOY_MODEL, dtype, "bf16", BARE)
+
+
+# -- rules of any step -----------------------------------------------------------------------------------------
+
+
+@st.composite
+def works(draw) -> StepWork:
+    """Any step: some sequences decode, some prompts have chunks."""
+    contexts = draw(st.lists(st.integers(1, 100_000), max_size=4))
+    chunks = draw(st.lists(st.tuples(st.integers(0, 50_000), st.integers(1, 4096)), max_size=3))
+    work = decode_work(len(contexts), sum(contexts))
+    for start, count in chunks:
+        work = with_chunk(work, start, count, sampled=draw(st.booleans()))
+    return work if contexts or chunks else decode_work(1, 1)
+
+
+def with_chunk(work: StepWork, start: int, count: int, *, sampled: bool) -> StepWork:
+    pairs = count * start + count * (count + 1) // 2
+    more = (
+        count, sampled, 1, start + count, pairs, 1, count, start + count, pairs
+    )  # fmt: skip
+    return StepWork(*(a + b for a, b in zip(work, more, strict=True)))
+
+
+@given(works(), st.integers(1, 4096), st.sampled_from(["Llama-3.1-8B", "Qwen3-30B-A3B"]))
+def test_more_work_never_takes_less_time(work, more, model):
+    cost = Roofline(find_hardware("A100-80"), find_model(model), "bf16", "bf16")
+    longer = work._replace(context_tokens=work.context_tokens + more, attended=work.attended + more)
+    if work.num_sequences > work.num_chunks:
+        assert cost.step_ns(longer) >= cost.step_ns(work)
+    for bigger in (
+        work._replace(num_samples=work.num_samples + more),
+        with_chunk(work, 0, more, sampled=True),
+        with_chunk(work, more, 1, sampled=False),
+    ):
+        assert cost.step_ns(bigger) >= cost.step_ns(work) >= 1
+
+
+@given(works())
 def test_faster_memory_and_arithmetic_never_take_more_time(work):
     model = find_model("Llama-3.1-8B")
     times = [
         Roofline(find_hardware(name), model, "bf16", "bf16").step_ns(work)
-        for name in ("H200", "H100", "A100-80", "A100-40", "L4")
+        for name in ("B200", "H200", "H100", "A100-80", "A100-40", "L4")
     ]
     assert times == sorted(times)
 
@@ -137,6 +291,11 @@ def test_features_equal_counting_position_by_position(decodes, chunks):
     assert work.num_sequences == len(rows)
     assert work.context_tokens == sum(r[-1] + 1 for r in positions)
     assert work.attended == sum(p + 1 for r in positions for p in r)
+    chunked = positions[len(decodes) :]
+    assert work.num_chunks == len(chunked)
+    assert work.chunk_tokens == sum(len(r) for r in chunked)
+    assert work.chunk_context == sum(r[-1] + 1 for r in chunked)
+    assert work.chunk_attended == sum(p + 1 for r in chunked for p in r)
 
 
 def test_long_contexts_do_not_overflow():
@@ -144,11 +303,10 @@ def test_long_contexts_do_not_overflow():
     assert work.context_tokens == 3 * (2**31 - 1)
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp8"])
-def test_smaller_types_are_faster(dtype):
+def test_smaller_types_are_faster():
     cost = {
         kind: Roofline(find_hardware("H100"), find_model("Qwen3-32B"), kind, kind).step_ns(
-            StepWork(32, 32, 32, 32_000, 32_000)
+            decode_work(32, 32_000)
         )
         for kind in ("fp32", "bf16", "fp8")
     }
@@ -160,10 +318,14 @@ def test_smaller_types_are_faster(dtype):
     st.integers(1, 2_000_000),
     st.integers(1, 300),
     st.sampled_from(["A100-80", "H200", "L4"]),
+    st.booleans(),
+    st.sampled_from(["Qwen3-32B", "Qwen3-30B-A3B", "SmolLM2-135M"]),
 )
-def test_a_leap_costs_what_its_steps_cost_one_by_one(sequences, context, steps, name):
-    cost = Roofline(find_hardware(name), find_model("Qwen3-32B"), "fp8", "fp8")
-    work = StepWork(sequences, sequences, sequences, context, context)
+def test_a_leap_costs_what_its_steps_cost_one_by_one(
+    sequences, context, steps, name, overlap, model
+):
+    cost = Roofline(find_hardware(name), find_model(model), "fp8", "fp8", overlap=overlap)
+    work = decode_work(sequences, context)
     one_by_one = [
         cost.step_ns(work._replace(context_tokens=c, attended=c))
         for c in range(context, context + steps * sequences, sequences)

@@ -5,15 +5,21 @@ import pytest
 from engine.core.errors import ConfigError
 from sim.hardware import find_hardware, measure_cpu
 
-BUILT_IN = ["A100-40", "A100-80", "H100", "H200", "L4"]
+BUILT_IN = [
+    "A100-40", "A100-80", "H100", "H200", "B200", "L4", "L40S", "RTX 4090", "RTX PRO 6000", "MI300X",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_every_entry_has_a_source_and_bf16(name):
     hardware = find_hardware(name)
-    assert "datasheet" in hardware.source
+    assert "datasheet" in hardware.source or "architecture paper" in hardware.source
     assert hardware.peak_flops("bf16") > 1e14
-    assert 20 < hardware.memory_bytes / 2**30 < 150
+    assert 20 < hardware.memory_bytes / 2**30 < 200
+    assert hardware.usd_per_hour
+    assert hardware.price_date.startswith("20")
+    assert "price" in hardware.price_source or "marketplace" in hardware.price_source
+    assert hardware.link_gb_per_s
 
 
 def test_a_type_without_units_is_computed_in_the_next_wider():
@@ -48,6 +54,10 @@ def test_a_file_extends_and_overrides_the_table(tmp_path):
             "tf64",
         ),
         ('[X]\nmemory_mib=1\nmemory_gb_per_s=1\npeak_tflops={}\nsource="s"\ncores=3', "cores"),
+        (
+            '[X]\nmemory_mib=1\nmemory_gb_per_s=1\npeak_tflops={}\nsource="s"\nusd_per_hour=1',
+            "price_date",
+        ),
     ],
 )
 def test_a_broken_file_names_the_entry_and_the_field(tmp_path, text, words):

@@ -9,7 +9,23 @@ from sim.models import built_in_models, find_model, load_hf_config
 
 PUBLISHED = {
     "Llama-2-7B": 6_738_415_616,
+    "Llama-2-13B": 13_015_864_320,
+    "Llama-2-70B": 68_976_648_192,
+    "Llama-3-8B": 8_030_261_248,
+    "Llama-3-70B": 70_553_706_496,
     "Llama-3.1-8B": 8_030_261_248,
+    "Llama-3.1-70B": 70_553_706_496,
+    "Qwen2.5-7B": 7_615_616_512,
+    "Qwen2.5-14B": 14_770_033_664,
+    "Qwen2.5-32B": 32_763_876_352,
+    "Qwen2.5-72B": 72_706_203_648,
+    "Qwen3-8B": 8_190_735_360,
+    "Qwen3-14B": 14_768_307_200,
+    "Qwen3-30B-A3B": 30_532_122_624,
+    "Mistral-7B": 7_248_023_552,
+    "Mixtral-8x7B": 46_702_792_704,
+    "SmolLM2-360M": 361_821_120,
+    "SmolLM2-1.7B": 1_711_376_384,
     "Qwen3-32B": 32_762_123_264,
     "OPT-13B": 12_853_473_280,
     "SmolLM2-135M": 134_515_008,
@@ -50,6 +66,37 @@ QWEN_3 = {
     "tie_word_embeddings": False,
     "attention_bias": False,
 }
+QWEN_3_MOE = {
+    "model_type": "qwen3_moe",
+    "num_hidden_layers": 48,
+    "hidden_size": 2048,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "intermediate_size": 6144,
+    "moe_intermediate_size": 768,
+    "num_experts": 128,
+    "num_experts_per_tok": 8,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+}
+MIXTRAL = {
+    "model_type": "mixtral",
+    "num_hidden_layers": 32,
+    "hidden_size": 4096,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "intermediate_size": 14336,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+    "vocab_size": 32000,
+    "max_position_embeddings": 32768,
+    "tie_word_embeddings": False,
+}
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -68,7 +115,14 @@ def test_kv_bytes_are_two_vectors_a_layer_and_kv_head():
 
 
 @pytest.mark.parametrize(
-    ("config", "name"), [(LLAMA_3, "Llama-3.1-8B"), (OPT, "OPT-13B"), (QWEN_3, "Qwen3-32B")]
+    ("config", "name"),
+    [
+        (LLAMA_3, "Llama-3.1-8B"),
+        (OPT, "OPT-13B"),
+        (QWEN_3, "Qwen3-32B"),
+        (QWEN_3_MOE, "Qwen3-30B-A3B"),
+        (MIXTRAL, "Mixtral-8x7B"),
+    ],
 )
 def test_config_json_gives_the_shape_of_the_table(tmp_path, config, name):
     folder = tmp_path / name
@@ -85,6 +139,10 @@ def test_config_json_gives_the_shape_of_the_table(tmp_path, config, name):
         ({"hidden_size": "big"}, "hidden_size"),
         ({"intermediate_size": None}, "intermediate_size"),
         ({"model_type": "mamba"}, "mamba"),
+        ({"model_type": "mixtral"}, "num_local_experts"),
+        (QWEN_3_MOE | {"num_experts_per_tok": None}, "num_experts_per_tok"),
+        (QWEN_3_MOE | {"mlp_only_layers": [0]}, "dense and expert"),
+        (QWEN_3_MOE | {"decoder_sparse_step": 2}, "dense and expert"),
     ],
 )
 def test_a_config_that_does_not_fit_names_the_field(tmp_path, change, words):
@@ -102,8 +160,8 @@ def test_broken_json_is_said_plainly(tmp_path):
 
 
 def test_an_unknown_model_lists_the_known_and_the_closest():
-    with pytest.raises(ConfigError, match=r"did you mean Qwen3-32B.*Llama-2-7B.*config\.json"):
-        find_model("qwen-3-30b")
+    with pytest.raises(ConfigError, match=r"did you mean Qwen3-.*Llama-2-7B.*config\.json"):
+        find_model("qwen-3-33b")
 
 
 def test_names_forgive_case_and_punctuation():

@@ -98,7 +98,7 @@ def test_two_runs_give_the_same_bytes_whatever_the_hash_seed(tmp_path):
 
 def test_replay_imports_no_torch():
     program = (
-        "import sys, sim.cli, sim.replay, sim.render; sys.exit('torch' in sys.modules or"
+        "import sys, sim.cli, sim.replay, sim.report.terminal; sys.exit('torch' in sys.modules or"
         " 'starlette' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
@@ -165,6 +165,17 @@ def test_all_rejected_is_a_result_not_an_error(kilburn):
     result = kilburn(SAMPLE, "--max-context", "5")
     assert result.exit_code == 0
     assert "6 rejected (6 context_exceeded)" in words(result.output)
+
+
+def test_a_preset_sets_what_no_flag_says(kilburn, tmp_path):
+    out = tmp_path / "figures.json"
+    given = kilburn(SAMPLE, "--preset", "vLLM", "--max-batch", "8", "--json", str(out))
+    assert given.exit_code == 0, given.output
+    settings = json.loads(out.read_bytes())["config"]["settings"]
+    assert (settings["watermark"], settings["max_batch"]) == (0.0, 8)
+    unknown = kilburn(SAMPLE, "--preset", "vlm")
+    assert unknown.exit_code == 2
+    assert "did you mean vllm" in words(unknown.output + unknown.stderr)
 
 
 def test_the_pool_is_what_memory_leaves():

@@ -1,5 +1,6 @@
 """The converted copy: made once, found again, replaced when damaged, never left half-written."""
 
+import os
 import resource
 import subprocess
 import sys
@@ -106,3 +107,39 @@ def test_cache_folder_that_cannot_be_made_is_said_plainly(tiny: Path, own_cache:
 
     with pytest.raises(WeightsError, match=r"cannot be written to .*converted: Not a directory"):
         load_model(tiny, "float32")
+
+
+def test_copies_that_edits_left_are_removed_but_for_the_latest_used(
+    tiny: Path, own_cache: Path
+) -> None:
+    other = write_tiny(tiny.with_name("tiny-2.gguf"), Tiny(kind=Kind.Q4_1))
+    for path, dtype in ((other, "bfloat16"), (tiny, "float32")):
+        load_model(path, dtype)
+    apart = set((own_cache / "converted").iterdir())
+    held, copies = [], []
+    for seed in range(3):
+        write_tiny(tiny, Tiny(kind=Kind.Q4_1, seed=seed))
+        os.utime(tiny, (seed, seed))
+        held.append(load_model(tiny, "bfloat16"))
+        copies.append(converted_path(tiny, "bfloat16"))
+        os.utime(copies[-1], (seed, seed))
+        if seed == 1:
+            write_tiny(tiny, Tiny(kind=Kind.Q4_1, seed=0))
+            os.utime(tiny, (0, 0))
+            load_model(tiny, "bfloat16")  # the older one is used again
+
+    assert set((own_cache / "converted").iterdir()) - apart == {copies[0], copies[2]}
+    assert held[1].tensors["layers.0.qkv"].isfinite().all()
+
+
+def test_what_a_killed_conversion_left_is_removed_and_a_running_ones_is_not(tiny: Path) -> None:
+    copy = converted_path(tiny, "float32")
+    copy.parent.mkdir(parents=True)
+    left, growing = (copy.with_name(f".{copy.name}.{pid}") for pid in (1, 2))
+    left.write_bytes(b"half")
+    growing.write_bytes(b"half")
+    os.utime(left, (0, 0))
+
+    load_model(tiny, "float32")
+
+    assert set(copy.parent.iterdir()) == {copy, growing}

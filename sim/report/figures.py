@@ -6,10 +6,12 @@ What has no samples is null, with a count of 0.
 from msgspec import Struct
 
 from sim.config import ReplayConfig
+from sim.fitted import Fit
 from sim.hardware import Hardware
 from sim.models import ModelShape
 from sim.pool import PoolBudget
 from sim.roofline import Efficiency
+from sim.step_table import StepTable
 from traces.schema import BadRow
 from traces.stats import Spread
 
@@ -22,6 +24,14 @@ class Resolved(Struct, frozen=True, kw_only=True):
     hardware: Hardware
     cost_model: str
     efficiency: Efficiency
+    block_efficiency: float
+    """What reading KV blocks of this size reaches, of the best size."""
+    block_table: str
+    """Where that comes from."""
+    fit: Fit | None = None
+    """Where `cost_model` is a fit: steps cost what this says, whatever hardware and model."""
+    table: StepTable | None = None
+    """The same of a table."""
     pool: PoolBudget
     max_context: int
 
@@ -83,6 +93,7 @@ class Batch(Struct, frozen=True, kw_only=True):
     mean_running: float
     mean_waiting: float
     preemptions: int
+    first_preemption_s: float | None
     swaps: int
     """Of the preemptions, those that moved blocks to the host."""
     link_busy_share: float | None
@@ -99,6 +110,10 @@ class Memory(Struct, frozen=True, kw_only=True):
     """Of all replicas."""
     peak_blocks: int
     """Held at once, of one replica."""
+    peak_s: float
+    """When so many were first held."""
+    peak_replica: int
+    """Of which replica, from 0."""
     mean_used_tokens: float
     """Hold a computed token state."""
     mean_unused_tokens: float
@@ -126,6 +141,50 @@ class Series(Struct, frozen=True, kw_only=True):
     running: list[float]
     waiting: list[float]
     busy: list[float]
+    preemptions: list[int]
+    """In the bin, of all replicas."""
+
+
+class Distributions(Struct, frozen=True, kw_only=True):
+    """The whole distributions: at place i the value that a share of `share[i]` does not exceed. Empty where there are no samples."""
+
+    share: list[float]
+    ttft_ms: list[float]
+    tpot_ms: list[float]
+    e2e_ms: list[float]
+
+
+class Lengths(Struct, frozen=True, kw_only=True):
+    """Tokens of the requests that are done."""
+
+    prompt_tokens: Spread
+    output_tokens: Spread
+    total_tokens: Spread
+
+
+class Cost(Struct, frozen=True, kw_only=True):
+    """Of all devices over the simulated time, idle ones included."""
+
+    usd_per_hour: float
+    usd_per_million_output_tokens: float | None
+    usd_per_million_tokens: float | None
+    """Prompt and output tokens of what was served."""
+    devices: int
+    usd_per_device_hour: float
+    price_date: str
+    price_source: str
+
+
+class FindingText(Struct, frozen=True, kw_only=True):
+    """A sentence that the figures carry."""
+
+    code: str
+    figure: str
+    sentence: str
+    source: str
+    """What it was computed from."""
+    warm: bool = False
+    """Something went wrong, or is about to."""
 
 
 class ReplayReport(Struct, frozen=True, kw_only=True):
@@ -147,3 +206,11 @@ class ReplayReport(Struct, frozen=True, kw_only=True):
     batch: Batch
     memory: Memory
     over_time: Series
+    distributions: Distributions
+    lengths: Lengths
+    cost: Cost | None
+    """Null where the hardware has no price."""
+    biases: list[str]
+    """What the figures leave out, in sentences."""
+    findings: list[FindingText] = []
+    """In order of weight."""

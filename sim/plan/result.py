@@ -1,0 +1,199 @@
+"""What `kilburn plan` answers, as data: the shape of its `--json`. Computes nothing and prints nothing.
+
+Two questions share it: how many replicas a trace needs (`mode` is "fleet"), and how many users of a session trace fit a fixed
+machine ("users"). What a question has no part in is null.
+"""
+
+from typing import Literal
+
+from msgspec import Struct
+
+from sim.plan.slo import Slo
+from traces.stats import Spread
+
+
+class Reason(Struct, frozen=True, kw_only=True):
+    """Why a machine cannot do it."""
+
+    code: Literal["no_fit", "rejected", "alone", "replicas", "setting", "no_users"]
+    """`no_fit`: the model, or a pool beside it. `rejected`: too many requests can never run. `alone`: misses even on an idle machine.
+    `replicas`: not with as many as were allowed. `setting`: one does not apply. `no_users`: not even one."""
+    message: str
+
+
+class ClauseFigure(Struct, frozen=True, kw_only=True):
+    """How one promise was kept. Percentiles are by nearest rank over all requests; one that never got an answer counts as infinitely late."""
+
+    name: str
+    limit_ms: float
+    value_ms: float | None
+    """Null: the percentile falls on a request without an answer, or the run was stopped once it could not be kept."""
+    population: int
+    """Requests that the promise covers: for TPOT those of two tokens or more."""
+    misses: int
+    allowed: int
+
+
+class Cost(Struct, frozen=True, kw_only=True):
+    """Of all replicas, over the simulated time."""
+
+    usd_per_hour: float
+    usd_per_million_output_tokens: float | None
+    usd_per_million_tokens: float | None
+    """Prompt and output tokens of what was served."""
+
+
+class Point(Struct, frozen=True, kw_only=True):
+    """One simulated fleet under the trace."""
+
+    replicas: int
+    users: int | None = None
+    """Sessions at once, where that was the question."""
+    meets: bool
+    stopped_s: float | None
+    """The simulated time at which the run was given up, because the promises could not be kept any more."""
+    clauses: list[ClauseFigure]
+    good_share: float | None
+    """Requests that kept every limit at once."""
+    submitted: int
+    done: int
+    rejected: dict[str, int]
+    unfinished: int
+    undecided: int
+    """Requests of which it was not known yet whether they keep every limit when the run ended; they count neither way."""
+    warm_up: int
+    """Requests of the warm-up, which no promise covers."""
+    preemptions: int
+    ttft_ms: Spread
+    tpot_ms: Spread
+    e2e_ms: Spread
+    """Of requests that are done."""
+    simulated_s: float
+    busy_share: float
+    requests_per_s: float
+    output_tokens_per_s: float
+    cost: Cost | None
+    """Null without a price, or for a run that was given up."""
+
+
+class Autoscaling(Struct, frozen=True, kw_only=True):
+    """The fewest replicas in each window of time, if they came and went at once and for nothing: a bound, not a policy.
+
+    Each window's requests run by themselves on an empty fleet; a window never needs more than the fixed answer.
+    """
+
+    window_s: float
+    replicas: list[int]
+    """By window, from the first arrival on."""
+    requests: list[int]
+    replica_hours: float
+    fixed_replica_hours: float
+    """What the fixed answer takes over the same windows."""
+    saving_share: float
+
+
+class Reseeding(Struct, frozen=True, kw_only=True):
+    """The answer on other draws of the trace: each request comes as often as a Poisson draw of mean 1 says, copies up to 10 s later; users draw
+    other sessions.
+    """
+
+    seeds: int
+    holds: int
+    """Draws in which the answer keeps the promises."""
+    holds_with_one_more: int
+    """The same with one replica more, or a tenth fewer users; draws that held count too."""
+    suggested: int | None
+    """The answer that keeps the promises in at least 95 % of the draws: it or the next safer; null: neither."""
+    worst_ms: dict[str, float | None]
+    """By promise: the largest value of all draws at the answer; null: a request without an answer."""
+
+
+class Variant(Struct, frozen=True, kw_only=True):
+    """The answer after one setting is changed."""
+
+    setting: str
+    """As `--set` takes it: block_size."""
+    value: str
+    base: str
+    answer: int | None
+    """Replicas, or users, of those looked at around the answer of the base; null: it cannot be done with any of them."""
+    change: int | None
+    meets_at_answer: bool
+    """With the answer of the base."""
+    clauses: list[ClauseFigure]
+    """At the answer of the base."""
+    reason: str | None
+    """Why there is no answer."""
+
+
+class Candidate(Struct, frozen=True, kw_only=True):
+    """One kind of machine."""
+
+    hardware: str
+    tensor_parallel: int
+    """Devices that each replica is spread over."""
+    usd_per_device_hour: float | None
+    price_as_of: str | None
+    price_source: str | None
+    feasible: bool
+    reasons: list[Reason]
+    """Why not, where it is not."""
+    replicas: int | None
+    users: int | None
+    devices: int | None
+    cost: Cost | None
+    usd_per_user_hour: float | None
+    monotone: bool | None
+    """Whether, of all points that were simulated, those with more (users: fewer) than one that keeps the promises keep them too."""
+    exceptions: list[int]
+    """Where not."""
+    alone: Point | None
+    """Every request, or session, by itself on an idle machine."""
+    points: list[Point]
+    """All that were simulated, by replicas or users: the frontier of cost against latency."""
+    autoscaling: Autoscaling | None
+    reseeding: Reseeding | None
+    sensitivity: list[Variant]
+
+
+class PlanTrace(Struct, frozen=True, kw_only=True):
+    """What was planned for."""
+
+    name: str
+    format: str
+    sha256: str
+    """Of the file's bytes."""
+    has_arrivals: bool
+    """Recorded, or supplied."""
+    requests: int
+    sessions: int
+    left_out: int
+    """Requests that `--only-fitting` left out, because the context could not hold them."""
+    bad: dict[str, int]
+    """Rows that are no requests, by code."""
+    span_s: float
+    """From the first arrival to the last, of requests that wait for no other."""
+
+
+class PlanResult(Struct, frozen=True, kw_only=True):
+    """Everything that was found."""
+
+    kind: str = "plan"
+    version: int = 1
+    mode: Literal["fleet", "users"]
+    question_sha256: str
+    """Of all settings as resolved, and the trace."""
+    model: str
+    slo: Slo
+    settings: dict[str, object]
+    """Of every candidate, beside hardware and replicas."""
+    trace: PlanTrace
+    candidates: list[Candidate]
+    """In the order they were asked for."""
+    best: int | None
+    """Which of them is cheapest, or without prices takes the fewest devices; null: none can do it."""
+    simulations: int
+    """Replays that the answer took, those from an earlier run's cache included."""
+    findings: list[str]
+    """Plain sentences, the answer first."""
+    assumptions: list[str]

@@ -1,0 +1,109 @@
+"""`kilburn sweep`: flags to axes, a progress bar, the table. Heavy imports wait until the command runs; none is torch.
+
+Exit codes: 0 ok; 1 some points failed, and the table says why; 2 a setting or a file is wrong; 3 a fault of ours; 130 interrupted.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sim.sweep.options import (
+    MACHINE,
+    OUTPUT,
+    WORKLOAD,
+    CsvPath,
+    HardwareFile,
+    Json,
+    Settings,
+    Strict,
+    TracePath,
+    WorkerCount,
+)
+
+
+def sweep(
+    trace: TracePath,
+    *,
+    axis: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUES",
+            help="A setting of `kilburn replay` and its values: block_size=8,16,32, rate=0.5,1,2 or replicas=1..8; again for "
+            "more, every combination is run.",
+            rich_help_panel=WORKLOAD,
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A built-in model, or the path of a Hugging Face config.json.",
+            rich_help_panel=MACHINE,
+        ),
+    ] = None,
+    hardware: Annotated[
+        str | None, typer.Option(help="A name of the table, or cpu.", rich_help_panel=MACHINE)
+    ] = None,
+    hardware_file: HardwareFile = None,
+    settings: Settings = None,
+    strict: Strict = False,
+    out: Annotated[
+        Path,
+        typer.Option(
+            help="Folder of sweep.json, sweep.csv and, in points/, every figure of each point; a point that is there is not "
+            "computed again.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = Path("kilburn-sweep"),
+    workers: WorkerCount = None,
+    json: Json = None,
+    csv: CsvPath = None,
+) -> None:
+    """Replay a trace at every combination of settings, on all cores; interrupt it and it goes on where it was."""
+    from rich.console import Console
+
+    from sim.sweep.axes import parse_axes, parse_settings
+    from sim.sweep.cache import Cache, write_atomically
+    from sim.sweep.progress import bar
+    from sim.sweep.render import render
+    from sim.sweep.result import to_csv
+    from sim.sweep.runner import POINTS
+    from sim.sweep.runner import sweep as run
+    from sim.sweep.workers import Workers
+    from traces.figures import encode_figures
+    from traces.terminal import exit_on_error
+
+    with exit_on_error():
+        axes = parse_axes(axis or [])
+        base = parse_settings(settings or [])
+        for name, value in (("model", model), ("hardware", hardware)):
+            if value is not None:
+                base[name] = value
+        cache = Cache(out / POINTS)
+        try:
+            with Workers(workers) as processes, bar() as watch:
+                result = run(
+                    trace,
+                    base,
+                    axes,
+                    workers=processes,
+                    cache=cache,
+                    hardware_file=hardware_file,
+                    strict=strict,
+                    watch=watch,
+                )
+        except KeyboardInterrupt:
+            typer.echo(f"interrupted; what is done is in {out}: run it again to go on", err=True)
+            raise typer.Exit(130) from None
+        figures, table = encode_figures(result), to_csv(result)
+        for path in (out / "sweep.json", json):
+            if path is not None:
+                write_atomically(path, figures)
+        for path in (out / "sweep.csv", csv):
+            if path is not None:
+                write_atomically(path, table)
+    console = Console(highlight=False)
+    console.print(render(result, console.width))
+    typer.echo(f"\n{len(result.points):,} points; written to {out}")
+    if any(point.error is not None for point in result.points):
+        raise typer.Exit(1)

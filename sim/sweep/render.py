@@ -1,0 +1,104 @@
+"""A sweep for a terminal: a row for each point, and why points failed. Knows the result and nothing of how it came about."""
+
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from sim.sweep.axes import show
+from sim.sweep.result import SweepPoint, SweepResult
+
+Figure = float | int | None
+SHOWN_FAILURES: Final = 10
+WIDE: Final = 110
+"""From so many columns on a terminal shows medians too."""
+
+
+def show_ms(value: Figure) -> str:
+    """Three digits of milliseconds, or from a second on of seconds."""
+    if value is None:
+        return "-"
+    if value < 1000:
+        return f"{value:.{0 if value >= 100 else 1}f} ms"
+    return f"{value / 1e3:,.{0 if value >= 1e5 else 1 if value >= 1e4 else 2}f} s"
+
+
+def _count(value: Figure) -> str:
+    return "-" if value is None else f"{value:,}"
+
+
+def _rate(value: Figure) -> str:
+    return "-" if value is None else f"{value:,.{0 if value >= 100 else 1}f}"
+
+
+def _share(value: Figure) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+class _Column(NamedTuple):
+    title: str
+    figure: str
+    shown: Callable[[Figure], str]
+    is_wide: bool = False
+    """Only where there is room."""
+    is_rare: bool = False
+    """Only where it is above 0 somewhere."""
+
+
+_COLUMNS: Final = (
+    _Column("done", "done", _count),
+    _Column("rejected", "rejected", _count, is_rare=True),
+    _Column("unfinished", "unfinished", _count, is_rare=True),
+    _Column("tokens/s", "output_tokens_per_s", _rate),
+    _Column("TTFT p50", "ttft_p50_ms", show_ms, is_wide=True),
+    _Column("TTFT p99", "ttft_p99_ms", show_ms),
+    _Column("TPOT p50", "tpot_p50_ms", show_ms, is_wide=True),
+    _Column("TPOT p99", "tpot_p99_ms", show_ms),
+    _Column("E2E p99", "e2e_p99_ms", show_ms),
+    _Column("preempted", "preemptions", _count, is_rare=True),
+    _Column("busy", "busy_share", _share),
+    _Column("prefix hits", "prefix_hit_share", _share, is_rare=True),
+)
+
+
+def render(result: SweepResult, width: int) -> Group:
+    """The table and what failed, for a terminal of `width` columns."""
+    points = result.points
+    columns = [
+        column
+        for column in _COLUMNS
+        if (not column.is_wide or width >= WIDE)
+        and (not column.is_rare or any(p.figures and p.figures[column.figure] for p in points))
+    ]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for axis in result.axes:
+        table.add_column(axis.name, style="bold")
+    for column in columns:
+        table.add_column(column.title, justify="right", no_wrap=True)
+    for point in points:
+        place = [show(value) for value in point.settings.values()]
+        if point.figures is None:
+            table.add_row(*place, Text("failed", style="red"))
+        else:
+            cells = [column.shown(point.figures[column.figure]) for column in columns]
+            table.add_row(*place, *cells)
+    parts: list[RenderableType] = [table]
+    failed: dict[str, list[SweepPoint]] = {}
+    for point in points:
+        if point.error is not None:
+            failed.setdefault(point.error, []).append(point)
+    if failed:
+        parts.append(Text(""))
+    for message in list(failed)[:SHOWN_FAILURES]:
+        parts.append(_failure(failed[message], message))
+    if len(failed) > SHOWN_FAILURES:
+        parts.append(Text(f"and {len(failed) - SHOWN_FAILURES:,} other failures, in the JSON"))
+    return Group(*parts)
+
+
+def _failure(points: list[SweepPoint], message: str) -> Text:
+    place = ", ".join(f"{name}={show(value)}" for name, value in points[0].settings.items())
+    more = f" and {len(points) - 1:,} more" if len(points) > 1 else ""
+    return Text.assemble((f"{place}{more}: ", "bold red"), message)

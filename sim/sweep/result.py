@@ -1,0 +1,84 @@
+"""What a sweep found, as data: the shape of its JSON, and rows of its CSV and table. Computes nothing but picks."""
+
+import csv
+import io
+from collections.abc import Callable
+from typing import Any, Final
+
+from msgspec import Struct
+
+from sim.report.figures import ReplayReport
+from sim.sweep.axes import Axis, show
+
+FIGURES: Final[dict[str, Callable[[ReplayReport], float | int | None]]] = {
+    "done": lambda r: r.requests.done,
+    "rejected": lambda r: sum(r.requests.rejected.values()),
+    "unfinished": lambda r: r.requests.unfinished,
+    "requests_per_s": lambda r: r.throughput.requests_per_s,
+    "output_tokens_per_s": lambda r: r.throughput.output_tokens_per_s,
+    "prompt_tokens_per_s": lambda r: r.throughput.prompt_tokens_per_s,
+    "busy_share": lambda r: r.throughput.busy_share,
+    "ttft_p50_ms": lambda r: r.ttft_ms.p50,
+    "ttft_p90_ms": lambda r: r.ttft_ms.p90,
+    "ttft_p99_ms": lambda r: r.ttft_ms.p99,
+    "tpot_p50_ms": lambda r: r.tpot_ms.p50,
+    "tpot_p90_ms": lambda r: r.tpot_ms.p90,
+    "tpot_p99_ms": lambda r: r.tpot_ms.p99,
+    "e2e_p50_ms": lambda r: r.e2e_ms.p50,
+    "e2e_p90_ms": lambda r: r.e2e_ms.p90,
+    "e2e_p99_ms": lambda r: r.e2e_ms.p99,
+    "mean_running": lambda r: r.batch.mean_running,
+    "mean_waiting": lambda r: r.batch.mean_waiting,
+    "preemptions": lambda r: r.batch.preemptions,
+    "pool_blocks": lambda r: r.memory.pool_blocks,
+    "peak_blocks": lambda r: r.memory.peak_blocks,
+    "used_share_of_allocated": lambda r: r.memory.used_share_of_allocated,
+    "prefix_hit_share": lambda r: r.memory.prefix_hit_share,
+}
+"""What a table says of each point; a point's own file has everything."""
+
+
+class SweepPoint(Struct, frozen=True, kw_only=True):
+    """One point: its place on the axes, and its figures or why there are none."""
+
+    settings: dict[str, Any]
+    """Value on each axis."""
+    key: str | None
+    """Name of its file among the points; null where the settings do not go together."""
+    config_sha256: str | None
+    figures: dict[str, float | int | None] | None
+    error: str | None
+
+
+class SweepResult(Struct, frozen=True, kw_only=True):
+    """All points, in the order of the axes."""
+
+    kind: str = "sweep"
+    version: int = 1
+    trace: str
+    trace_sha256: str
+    """Of the file's bytes."""
+    base: dict[str, Any]
+    """Settings of every point, beside the defaults."""
+    axes: list[Axis]
+    points: list[SweepPoint]
+
+
+def figures_of(report: ReplayReport) -> dict[str, float | int | None]:
+    """The figures of a table."""
+    return {name: pick(report) for name, pick in FIGURES.items()}
+
+
+def to_csv(result: SweepResult) -> bytes:
+    """A line for each point: its place, its figures, its error."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = [axis.name for axis in result.axes]
+    writer.writerow([*names, *FIGURES, "error"])
+    for point in result.points:
+        figures = point.figures or {}
+        cells = [figures.get(name) for name in FIGURES]
+        writer.writerow(
+            [*(show(point.settings[name]) for name in names), *cells, point.error or ""]
+        )
+    return text.getvalue().encode()

@@ -1,0 +1,142 @@
+"""Runs the points of a sweep: what the cache has is taken from it, the rest goes to the workers and then into the cache.
+
+The result depends on the points alone: not on the number of workers, on the order in which they end, or on what was cached.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from engine.core.errors import ConfigError
+from sim.config import config_hash
+from sim.replay import replay
+from sim.report.figures import ReplayReport, Resolved
+from sim.sweep.axes import Axis, Settings, grid, resolve_settings
+from sim.sweep.cache import Cache
+from sim.sweep.digest import file_digest, key_of
+from sim.sweep.result import SweepPoint, SweepResult, figures_of
+from sim.sweep.workers import Failure, Workers
+from traces.formats import open_trace
+
+POINTS: Final = "points"
+"""The folder of the cache, within the sweep's."""
+
+
+class Progress(Struct, frozen=True):
+    """How far a sweep is."""
+
+    total: int
+    done: int
+    cached: int
+    """Of those done."""
+    failed: int
+
+
+def replay_point(trace: Path, resolved: Resolved, strict: bool) -> ReplayReport:
+    """A worker's job: one replay.
+
+    Raises:
+        TraceError: a bad row under `strict`, or no request.
+        ConfigError: a setting does not fit the trace.
+    """
+    return replay(open_trace(trace, strict=strict), resolved)
+
+
+def sweep(
+    trace: Path,
+    base: Settings,
+    axes: Sequence[Axis],
+    *,
+    workers: Workers,
+    cache: Cache,
+    hardware_file: Path | None = None,
+    strict: bool = False,
+    watch: Callable[[Progress], None] | None = None,
+) -> SweepResult:
+    """Every combination of the axes' values. A point that fails says why; the others go on.
+
+    Raises:
+        TraceError: the trace cannot be read.
+        ConfigError: the axes and the base do not go together, or the cache cannot be written.
+    """
+    digest = file_digest(trace)
+    points = [
+        _Point(settings, axes, digest, hardware_file, strict) for settings in grid(base, axes)
+    ]
+    num_cached = 0
+
+    def tell() -> None:
+        if watch is not None:
+            done = sum(point.is_done for point in points)
+            failed = sum(point.error is not None for point in points)
+            watch(Progress(len(points), done, num_cached, failed))
+
+    for number, point in enumerate(points):
+        if point.resolved is None:
+            continue
+        found = cache.get(point.key, ReplayReport)
+        if found is not None:
+            num_cached += 1
+            point.end(found)
+        else:
+            workers.submit(number, replay_point, trace, point.resolved, strict)
+    tell()
+    while ended := workers.wait():
+        for number, result in ended:
+            points[number].end(result)
+            if isinstance(result, ReplayReport):
+                cache.put(points[number].key, result)
+        tell()
+    return SweepResult(
+        trace=trace.name,
+        trace_sha256=digest,
+        base=base,
+        axes=list(axes),
+        points=[point.row() for point in points],
+    )
+
+
+class _Point:
+    """A point on its way from settings to a row."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        axes: Sequence[Axis],
+        trace_sha256: str,
+        hardware_file: Path | None,
+        strict: bool,
+    ) -> None:
+        self.place = {axis.name: settings[axis.name] for axis in axes}
+        self.resolved: Resolved | None = None
+        self.error: str | None = None
+        self.report: ReplayReport | None = None
+        self.key = ""
+        try:
+            self.resolved = resolve_settings(settings, hardware_file)
+        except ConfigError as error:
+            self.error = error.message
+        else:
+            self.key = key_of("replay", trace_sha256, strict, msgspec.to_builtins(self.resolved))
+
+    @property
+    def is_done(self) -> bool:
+        return self.report is not None or self.error is not None
+
+    def end(self, result: ReplayReport | Failure) -> None:
+        if isinstance(result, Failure):
+            self.error = result.message
+        else:
+            self.report = result
+
+    def row(self) -> SweepPoint:
+        return SweepPoint(
+            settings=self.place,
+            key=self.key or None,
+            config_sha256=config_hash(self.resolved) if self.resolved is not None else None,
+            figures=figures_of(self.report) if self.report is not None else None,
+            error=self.error,
+        )

@@ -1,0 +1,72 @@
+"""Settings and axes from text: typed, checked, combined in a defined order."""
+
+import pytest
+
+from engine.core.errors import ConfigError
+from sim.config import ReplayConfig
+from sim.sweep.axes import Axis, grid, parse_axes, parse_settings
+from traces.shaping import Shaping
+
+
+def test_values_have_the_type_of_their_setting():
+    texts = ["block-size=32", "n=2", "prefix_cache=off", "num_blocks=none", "arrivals=poisson:3"]
+    assert parse_settings(texts) == {
+        "block_size": 32,
+        "num_sequences": 2,
+        "prefix_cache": False,
+        "num_blocks": None,
+        "arrivals": "poisson:3",
+    }
+
+
+def test_every_setting_of_a_replay_is_an_axis():
+    names = {*ReplayConfig.__struct_fields__, *Shaping.__struct_fields__} - {"shaping"}
+    for name in names:
+        with pytest.raises(ConfigError, match=r"Expected|Invalid|given twice") as found:
+            parse_axes([f"{name}=[]", f"{name}=[]"])
+        assert "unknown" not in found.value.message
+
+
+def test_short_names_ranges_and_repeated_values():
+    assert parse_axes(["rate=0.5,1,2,1", "replicas=1..3"]) == [
+        Axis("rate_scale", (0.5, 1.0, 2.0)),
+        Axis("replicas", (1, 2, 3)),
+    ]
+
+
+def test_the_last_axis_changes_fastest():
+    axes = [Axis("block_size", (8, 16)), Axis("replicas", (1, 2))]
+    places = [(p["block_size"], p["replicas"], p["seed"]) for p in grid({"seed": 7}, axes)]
+    assert places == [(8, 1, 7), (8, 2, 7), (16, 1, 7), (16, 2, 7)]
+
+
+def test_no_axis_is_one_point():
+    assert list(grid({"seed": 1}, [])) == [{"seed": 1}]
+
+
+@pytest.mark.parametrize(
+    ("texts", "message"),
+    [
+        (["block_size"], "write NAME=VALUE, such as block_size=16"),
+        (["bloc_size=3"], "unknown setting 'bloc_size' (did you mean block_size?)"),
+        (["block_size=8,x"], "--axis block_size=x: Expected `int`"),
+        (["policy=fcfs,lifo"], "--axis policy=lifo: Invalid enum value 'lifo'"),
+        (["replicas=3..1"], "a range goes up"),
+        (["n=1", "num-sequences=2"], "num_sequences is given twice"),
+    ],
+)
+def test_what_is_wrong_with_an_axis_is_one_sentence(texts, message):
+    with pytest.raises(ConfigError) as found:
+        parse_axes(texts)
+    assert message in found.value.message
+
+
+def test_a_setting_is_not_also_an_axis():
+    with pytest.raises(ConfigError, match="block_size is both set and an axis"):
+        list(grid({"block_size": 8}, [Axis("block_size", (8,))]))
+
+
+def test_too_many_points_are_refused_before_any_is_made():
+    axes = [Axis("seed", tuple(range(1000))), Axis("replicas", tuple(range(1, 1001)))]
+    with pytest.raises(ConfigError, match="1,000,000 points"):
+        next(grid({}, axes))

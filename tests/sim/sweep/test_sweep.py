@@ -1,0 +1,169 @@
+"""`kilburn sweep`: the same points whatever computes them, resumed, and told when they fail."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import sim.sweep.digest
+from sim.replay import replay
+from sim.sweep import runner
+from sim.sweep.axes import parse_axes, resolve_settings
+from sim.sweep.cache import Cache
+from sim.sweep.cli import sweep as command
+from sim.sweep.result import FIGURES, figures_of
+from sim.sweep.runner import sweep
+from sim.sweep.workers import Workers
+from tests.conftest import DATA, ROOT
+from traces.figures import encode_figures
+from traces.formats import open_trace
+
+SAMPLE = DATA / "azure_sample.csv"
+AXES = parse_axes(["rate=0.5,1,2", "block_size=8,16", "hardware=A100-80,L4"])
+
+
+@pytest.fixture
+def kilburn(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    app = typer.Typer()
+    app.command()(command)
+
+    def call(*args: str):
+        return CliRunner().invoke(app, [str(SAMPLE), *args])
+
+    return call
+
+
+def run(cache=None, count=1, watch=None, axes=AXES):
+    with Workers(count) as workers:
+        return sweep(SAMPLE, {}, axes, workers=workers, cache=cache or Cache(None), watch=watch)
+
+
+def test_each_point_is_the_replay_of_its_settings():
+    result = run()
+    assert len(result.points) == 12
+    for point in result.points:
+        report = replay(open_trace(SAMPLE), resolve_settings(point.settings))
+        assert point.figures == figures_of(report)
+        assert point.config_sha256 == report.config_sha256
+
+
+def test_bytes_do_not_depend_on_workers_or_cache(tmp_path):
+    cache = Cache(tmp_path)
+    alone = encode_figures(run())
+    assert encode_figures(run(cache, count=2)) == alone
+    assert encode_figures(run(cache)) == alone
+
+
+def test_what_is_cached_is_not_computed_again(tmp_path, monkeypatch):
+    cache = Cache(tmp_path)
+    first = run(cache, axes=AXES[:1])
+    computed = []
+    real = runner.replay_point
+    monkeypatch.setattr(
+        runner, "replay_point", lambda *given: computed.append(given[1]) or real(*given)
+    )
+    seen = []
+    again = run(cache, axes=[*parse_axes(["rate=1,3,0.5"])], watch=seen.append)
+    assert [point.settings.shaping.rate_scale for point in computed] == [3.0]
+    assert (seen[0].cached, seen[-1].done, seen[-1].total) == (2, 3, 3)
+    assert again.points[0].figures == first.points[1].figures
+
+
+def test_other_code_or_another_trace_is_another_key(tmp_path, monkeypatch):
+    resolved = resolve_settings({})
+    before = sim.sweep.digest.key_of("x", "trace", resolved)
+    assert sim.sweep.digest.key_of("x", "trace", resolved) == before
+    assert sim.sweep.digest.key_of("x", "other", resolved) != before
+    assert sim.sweep.digest.key_of("x", "trace", resolve_settings({"block_size": 8})) != before
+    monkeypatch.setattr(sim.sweep.digest, "code_digest", lambda: "other code")
+    assert sim.sweep.digest.key_of("x", "trace", resolved) != before
+
+
+def test_a_point_that_fails_says_why_and_the_rest_go_on(kilburn, tmp_path):
+    result = kilburn("--axis", "token_budget=100,2048", "--axis", "model=Llama-3.1-8B,nope")
+    assert result.exit_code == 1
+    rows = list(csv.DictReader((tmp_path / "kilburn-sweep" / "sweep.csv").read_text().splitlines()))
+    assert [bool(row["error"]) for row in rows] == [True, True, False, True]
+    assert "--token-budget (100) must be at least --max-batch (256)" in " ".join(
+        result.output.split()
+    )
+    assert "unknown model 'nope'" in " ".join(result.output.split())
+
+
+def test_a_failure_is_not_cached(tmp_path):
+    trace = tmp_path / "empty.csv"
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n")
+    cache = Cache(tmp_path / "points")
+    with Workers(1) as workers:
+        result = sweep(trace, {}, [], workers=workers, cache=cache)
+    assert "the trace has no requests" in (result.points[0].error or "")
+    assert not list((tmp_path / "points").iterdir())
+
+
+def test_table_json_and_csv_say_the_same(kilburn, tmp_path):
+    out = tmp_path / "other.json"
+    result = kilburn("--axis", "replicas=1..2", "--json", str(out), "--out", str(tmp_path / "o"))
+    assert result.exit_code == 0, result.output
+    found = json.loads(out.read_text())
+    assert found == json.loads((tmp_path / "o" / "sweep.json").read_text())
+    rows = list(csv.DictReader((tmp_path / "o" / "sweep.csv").read_text().splitlines()))
+    assert [int(row["replicas"]) for row in rows] == [1, 2]
+    for row, point in zip(rows, found["points"], strict=True):
+        for name in FIGURES:
+            value = point["figures"][name]
+            assert row[name] == ("" if value is None else str(value))
+        whole = json.loads((tmp_path / "o" / "points" / f"{point['key']}.json").read_text())
+        assert whole["throughput"]["output_tokens_per_s"] == point["figures"]["output_tokens_per_s"]
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--axis", "nope=1"], "unknown setting 'nope'"),
+        (["--set", "hardware=L4", "--axis", "hardware=H100"], "both set and an axis"),
+        (["--out", "/proc/nowhere"], "cannot be made"),
+    ],
+)
+def test_a_wrong_flag_is_one_sentence_and_exit_2(kilburn, args, message):
+    result = kilburn(*args)
+    assert result.exit_code == 2
+    assert message in " ".join(result.stderr.split())
+
+
+def test_an_interrupted_sweep_keeps_what_is_done_and_goes_on(tmp_path):
+    trace = tmp_path / "long.csv"
+    rows = [f"2023-11-16 18:{n // 60:02}:{n % 60:02}.0,300,200" for n in range(400)]
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\n".join(rows))
+    program = (
+        "import typer; from sim.sweep.cli import sweep\nif __name__ == '__main__': typer.run(sweep)"
+    )
+    (tmp_path / "program.py").write_text(program)
+    args = [sys.executable, str(tmp_path / "program.py"), str(trace), "--workers", "2"]
+    args += ["--axis", "seed=0..40", "--out", str(tmp_path / "out")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(args, env=environment, stderr=subprocess.PIPE, text=True)
+    points = tmp_path / "out" / "points"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (points.is_dir() and any(points.glob("*.json"))):
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "run it again to go on" in errors
+    assert "Traceback" not in errors
+    done = len(list(points.glob("*.json")))
+    assert 0 < done < 41
+    assert not list(points.glob(".*")), "no half-written file stays"
+    seen = []
+    with Workers(1) as workers:
+        axes = parse_axes(["seed=0..2"])
+        sweep(trace, {}, axes, workers=workers, cache=Cache(points), watch=seen.append)
+    assert seen[0].cached > 0
