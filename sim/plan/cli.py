@@ -100,7 +100,7 @@ def plan(
             help="Seconds for which users are watched, after a warm-up of a sixth of that.",
             rich_help_panel=SEARCH,
         ),
-    ] = 3600.0,
+    ] = 7200.0,
     window_s: Annotated[
         float, typer.Option(min=1, help="Of ideal autoscaling.", rich_help_panel=SEARCH)
     ] = 60.0,
@@ -156,7 +156,8 @@ def plan(
 
     with exit_on_error():
         base = parse_settings(settings or [])
-        base |= {"model": model, "seed": seed}
+        base.setdefault("model", model)
+        seed = base.setdefault("seed", seed)
         if arrivals is not None:
             base["arrivals"] = arrivals
         question = Question(

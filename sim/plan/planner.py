@@ -26,6 +26,13 @@ from traces.formats import open_trace
 from traces.schema import ROOT
 from traces.shaping import shaped
 
+_NOT_SET = {
+    "hardware": "give --hardware",
+    "replicas": "their number is the answer",
+    "until_s": "shorten the trace with --set limit=N, or for users give --watch-s",
+}
+"""Settings that a plan decides itself, and what to do instead."""
+
 
 def describe(question: Question) -> PlanTrace:
     """What the question's settings make of the trace, in one pass.
@@ -39,7 +46,7 @@ def describe(question: Question) -> PlanTrace:
     source = open_trace(question.trace, strict=question.strict)
     kept = Filter(max_context if question.only_fitting else None)
     requests, first, last = 0, None, 0
-    asked = shaped(source, settings.shaping, times_needed=source.format != "sessions")
+    asked = shaped(source, settings.shaping, times_needed=False)
     for row in kept.watch(asked):
         requests += 1
         if row.after == ROOT:
@@ -47,6 +54,8 @@ def describe(question: Question) -> PlanTrace:
             last = max(last, row.arrival_ns)
     if not requests and not kept.left_out:
         raise no_requests(source)
+    if not kept.sessions:
+        shaped(source, settings.shaping)  # which says how to supply arrivals, where there are none
     return PlanTrace(
         name=question.trace.name,
         format=source.format,
@@ -85,6 +94,9 @@ def plan(
     """
     settings = build_config(**question.settings)
     model = find_model(settings.model)
+    for name, flag in _NOT_SET.items():
+        if name in question.settings and not (users and name == "replicas"):
+            raise ConfigError(f"--set {name} has no part in this question: {flag}")
     if users and not trace.sessions:
         raise ConfigError("--users needs a trace of sessions; this one has none")
     machines = [find_hardware(name, question.hardware_file) for name in hardware]

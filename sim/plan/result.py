@@ -98,6 +98,7 @@ class Reseeding(Struct, frozen=True, kw_only=True):
     """
 
     seeds: int
+    """Draws, without those that came out empty."""
     holds: int
     """Draws in which the answer keeps the promises."""
     holds_with_one_more: int
