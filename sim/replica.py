@@ -84,7 +84,7 @@ class Replica:
         self._work: StepWork | None = None
         """Of the running plan; of a leap, of its first step."""
         self._due: simpy.Event | None = None
-        """What happens next to the running plan; other events are out of date."""
+        """What happens next to the running plan."""
         self._ends: Ints | None = None
         """The ends of the running plan's steps as priced ahead; until it is cut or over, the plan is not longer yet."""
         self._done = 0
@@ -203,10 +203,9 @@ class Replica:
             times = scheduler.num_preemptions - len(self.preempted_ns)
             self.preempted_ns.extend([now] * times)
 
-    def _step_done(self, event: simpy.Event) -> None:
-        if event is self._due:
-            self._commit(self._open.popleft())
-            self._plan()
+    def _step_done(self, _: simpy.Event) -> None:
+        self._commit(self._open.popleft())
+        self._plan()
 
     def _move(self, link: Link, transfer: Transfer) -> Generator[simpy.Event, None, None]:
         yield from link.carry(len(transfer.frames) * self._block_bytes, out=transfer.out)
@@ -237,6 +236,8 @@ class Replica:
         """An input comes now: the running plan gets the steps that are planned already, and no more."""
         now, ends = self._clock.now, self._ends
         assert ends is not None
+        assert self._due is not None
+        self._due.callbacks = []
         done = int(ends.searchsorted(now))
         done += int(ends[done]) == now and self._clock.has_passed(now, self._rank)
         steps = done + self._max_open
@@ -248,15 +249,12 @@ class Replica:
 
     def _leap_done(self, event: simpy.Event) -> None:
         """With one open plan: the leap, which nothing cut, is over."""
-        if event is self._due:
-            assert self._ends is not None
-            self._lengthen(self._ends, len(self._ends) - 1)
-            self._step_done(event)
+        assert self._ends is not None
+        self._lengthen(self._ends, len(self._ends) - 1)
+        self._step_done(event)
 
-    def _last_step(self, event: simpy.Event) -> None:
+    def _last_step(self, _: simpy.Event) -> None:
         """With two open plans: the last step of the leap begins, and the next plan is made."""
-        if event is not self._due:
-            return
         now, plan = self._clock.now, self._open[0]
         if self._ends is not None:
             self._lengthen(self._ends, len(self._ends) - 1)
