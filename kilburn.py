@@ -1,4 +1,4 @@
-"""The command line: serve, key, replay, sweep, trace, pull. Each command is defined beside what it runs; none is imported before its turn."""
+"""The command line: serve, key, replay, bench, sweep, trace, pull. Each command is defined beside what it runs; none is imported before its turn."""
 
 import typer
 
@@ -6,6 +6,7 @@ from gateway.cli import key, serve
 from sim.cli import replay
 from sim.sweep.cli import sweep
 from traces.cli import app as trace
+from traces.client.cli import bench
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -16,6 +17,7 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(key)
 app.command()(replay)
+app.command()(bench)
 app.command()(sweep)
 app.add_typer(trace, name="trace")
 
