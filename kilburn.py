@@ -1,12 +1,14 @@
-"""The command line: serve, key, replay, bench, sweep, trace, pull. Each command is defined beside what it runs; none is imported before its turn."""
+"""The command line. Each command is defined beside what it runs; none is imported before its turn."""
 
 import typer
 
 from gateway.cli import key, serve
 from sim.cli import replay
+from sim.plan.cli import plan
 from sim.sweep.cli import sweep
 from traces.cli import app as trace
 from traces.client.cli import bench
+from traces.inspector.command import inspect
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -19,6 +21,8 @@ app.command()(key)
 app.command()(replay)
 app.command()(bench)
 app.command()(sweep)
+app.command()(plan)
+app.command()(inspect)
 app.add_typer(trace, name="trace")
 
 

@@ -225,7 +225,7 @@ class Engine:
             raise RequestError(
                 rejected.message, param=_param_at_fault(rejected, generation), code=rejected.code
             )
-        stream = Stream(request.id, generation, self._codec, self._abort)
+        stream = Stream(request.id, generation, self._codec, self._abort, self._audience.announce)
         self._audience.add(stream)
         self._waiting[request.id] = len(prompt)
         self._waiting_tokens += len(prompt)

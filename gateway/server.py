@@ -10,19 +10,23 @@ have ended with an error; the server delivers that, stops, and `serve` raises wh
 import errno
 import signal
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
-from typing import Final
+from importlib.util import find_spec
+from typing import Final, TypeVar
 
 import anyio
 import uvicorn
+from starlette.types import ASGIApp
 
 from engine.core.errors import ConfigError
 from gateway.app import create_app
 from gateway.config import GatewayConfig
-from gateway.connection import ResettableProtocol
 from gateway.engine import Served
+from gateway.heads import BoundedProtocol
 from gateway.streams import OpenStreams
+
+Result = TypeVar("Result")
 
 LAST_WORDS_S: Final = 5
 """How long ended streams have to reach their clients before connections are closed."""
@@ -63,6 +67,26 @@ def url_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def http_config(config: GatewayConfig, app: ASGIApp) -> uvicorn.Config:
+    """How uvicorn serves `app`."""
+
+    class Protocol(BoundedProtocol):
+        patience_s = config.send_timeout_s
+
+    return uvicorn.Config(
+        app,
+        http=Protocol,
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=config.keep_alive_s,
+        h11_max_incomplete_event_size=config.max_header_bytes,
+        timeout_graceful_shutdown=int(config.drain_s) + LAST_WORDS_S + 1,
+    )
+
+
 class Server:
     """One engine behind one listening socket. `run` serves; `stop` and `cut` may be called while it does, from the same thread."""
 
@@ -73,20 +97,7 @@ class Server:
         self._failure: Exception | None = None
         self._stopping = anyio.Event()
         app = create_app(config, served, streams=self._streams)
-        self._http = _Uvicorn(
-            uvicorn.Config(
-                app,
-                http=ResettableProtocol,
-                lifespan="off",
-                ws="none",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_keep_alive=config.keep_alive_s,
-                h11_max_incomplete_event_size=config.max_header_bytes,
-                timeout_graceful_shutdown=int(config.drain_s) + LAST_WORDS_S + 1,
-            )
-        )
+        self._http = Http(http_config(config, app))
 
     async def run(self, listener: socket.socket, on_ready: Callable[[], None]) -> Exception | None:
         """Serves on `listener`, which it closes, until stopped: what the engine raised, after its streams' errors were delivered.
@@ -125,6 +136,12 @@ class Server:
         self.cut()
 
 
+def run(main: Callable[..., Awaitable[Result]], *args: object) -> Result:
+    """Runs `main` on the event loop that servers run on: uvloop where it is installed."""
+    options = {"use_uvloop": find_spec("uvloop") is not None}
+    return anyio.run(main, *args, backend_options=options)
+
+
 async def serve(
     config: GatewayConfig,
     served: Served,
@@ -156,7 +173,7 @@ async def _watch_signals(server: Server) -> None:
             first = False
 
 
-class _Uvicorn(uvicorn.Server):
+class Http(uvicorn.Server):
     """uvicorn without signal handlers of its own, and with word of when it serves."""
 
     on_ready: Callable[[], None]

@@ -10,7 +10,7 @@ import numpy as np
 
 from engine.core.content import TraceContent
 from engine.core.errors import InvariantError
-from engine.core.ids import RequestId
+from engine.core.ids import RequestId, TimeNs
 from engine.core.plan import Request
 from engine.core.scheduler import Scheduler
 from sim.clock import Clock
@@ -80,6 +80,11 @@ class Fleet:
         self._router = router
         self._num_sequences = num_sequences
         self._hash_block_tokens = hash_block_tokens
+
+    @property
+    def now(self) -> TimeNs:
+        """The present instant."""
+        return self._clock.now
 
     def submit(self, row: TraceRequest) -> int | None:
         """A request arrives now and is entered in the ledger; its number, or None where it can never run."""

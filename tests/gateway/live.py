@@ -17,6 +17,7 @@ from engine.scripted import ScriptedExecutor
 from gateway.config import GatewayConfig
 from gateway.engine import Served
 from gateway.server import Server, bind, url_of
+from gateway.server import run as run_loop
 from gateway.tenants import Tenants
 from tests.gateway.vocabulary import END, FIRST_PIECE, byte_chat, byte_codec
 
@@ -98,7 +99,7 @@ def live(served: Served, **settings: object) -> Iterator[httpx.Client]:
 
     def run() -> None:
         try:
-            anyio.run(main)
+            run_loop(main)
         except BaseException as error:
             failures.append(error)
         finally:

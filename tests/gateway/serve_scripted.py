@@ -6,11 +6,9 @@ Says its address on standard output once it takes requests. Each step of the mod
 import sys
 import time
 
-import anyio
-
 from engine.core.errors import ExecutorError
 from engine.core.plan import Plan
-from gateway.server import bind, serve, url_of
+from gateway.server import bind, run, serve, url_of
 from tests.gateway.live import gateway_config, scripted
 
 
@@ -25,7 +23,7 @@ def main(drain_s: float, crash_at_step: int) -> None:
     listener = bind(config)
     served = scripted(pace=pace, step_fault=crash)
     try:
-        anyio.run(serve, config, served, listener, lambda: print(url_of(listener), flush=True))
+        run(serve, config, served, listener, lambda: print(url_of(listener), flush=True))
     except ExecutorError as error:
         sys.exit(f"error: {error}")
 
