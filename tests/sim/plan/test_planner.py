@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from engine.core.errors import ConfigError
 from sim.plan.trial import run_trial
 from sim.plan.windows import Windows, fewest_by_window
-from sim.sweep.axes import resolve_settings
+from sim.sweep.axes import Files, resolve_settings
 from tests.reference.sizing import fewest_replicas
 from tests.sim.plan.worlds import plan, question, write_bursts
 from traces.figures import encode_figures
@@ -183,7 +183,7 @@ def test_hardware_without_a_price_comes_after_hardware_with_one(bursts, tmp_path
     table.write_text(
         '[Mine]\nmemory_mib = 81920\nmemory_gb_per_s = 2000\npeak_tflops = {bf16 = 300}\nsource = "mine"\n'
     )
-    asked = question(bursts, "ttft_p99=2s", hardware_file=table)
+    asked = question(bursts, "ttft_p99=2s", files=Files(hardware=table))
     assert plan(asked, ["Mine"]).candidates[0].cost is None
     assert plan(asked, ["Mine", "H100"]).best == 1
 
