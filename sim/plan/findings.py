@@ -150,7 +150,34 @@ def _confidence(best: Candidate) -> list[str]:
 
 
 def _sensitivity(best: Candidate) -> list[str]:
-    if not best.sensitivity:
+    rates = [v for v in best.sensitivity if v.setting == "rate_scale"]
+    others = [v for v in best.sensitivity if v.setting != "rate_scale"]
+    return [*_headroom(best, rates), *_settings(best, others)]
+
+
+def _headroom(best: Candidate, rates: list[Variant]) -> list[str]:
+    """How much more traffic the answer takes, of the rates that were tried, lowest first."""
+    if not rates:
+        return []
+    unit = "replica" if best.replicas == 1 else "replicas"
+    kept = [v for v in rates if v.meets_at_answer]
+    failed = next((v for v in rates if not v.meets_at_answer), None)
+
+    def times(variant: Variant) -> str:
+        return f"{float(variant.value) / float(variant.base):.3g} times"
+
+    if failed is None:
+        return [f"The same {best.replicas} {unit} still do at {times(rates[-1])} the rate."]
+    then = f"{failed.answer} are needed" if failed.answer is not None else failed.reason
+    if not kept:
+        return [f"There is little headroom: at {times(failed)} the rate {then}."]
+    return [
+        f"The same {best.replicas} {unit} still do at {times(kept[-1])} the rate; at {times(failed)} {then}."
+    ]
+
+
+def _settings(best: Candidate, variants: list[Variant]) -> list[str]:
+    if not variants:
         return []
     unit = "replica" if best.users is None else "user"
 
@@ -159,13 +186,12 @@ def _sensitivity(best: Candidate) -> list[str]:
         if variant.change is None:
             return f"{place} ({variant.reason})"
         count = abs(variant.change)
-        more = "more" if variant.change > 0 else "fewer"
-        return f"{place} ({count} {more})"
+        return f"{place} ({count} {'more' if variant.change > 0 else 'fewer'})"
 
-    moved = [v for v in best.sensitivity if v.change != 0]
+    moved = [v for v in variants if v.change != 0]
     if not moved:
-        return [f"None of {len(best.sensitivity)} changed settings moves the answer by a {unit}."]
-    still = len(best.sensitivity) - len(moved)
+        return [f"None of {len(variants)} changed settings moves the answer by a {unit}."]
+    still = len(variants) - len(moved)
     return [
         f"What moves the answer, in {unit}s: {', '.join(said(v) for v in moved)}; {still} other changes do not."
     ]

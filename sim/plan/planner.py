@@ -6,13 +6,13 @@ import msgspec
 from msgspec.structs import replace
 
 from engine.core.errors import ConfigError
-from sim.config import build_config
 from sim.hardware import find_hardware
 from sim.models import find_model
 from sim.plan.agents import size_users
 from sim.plan.desk import Desk
 from sim.plan.findings import assumptions_of, findings_of
 from sim.plan.fleet import size_fleet
+from sim.plan.judge import Populations
 from sim.plan.points import price_of
 from sim.plan.question import Question
 from sim.plan.reseeding import reseed
@@ -21,6 +21,7 @@ from sim.plan.sensitivity import changes_for, vary
 from sim.plan.sized import Sized
 from sim.plan.trial import Filter
 from sim.replay import no_requests
+from sim.sweep.axes import config_of
 from sim.sweep.digest import key_of
 from traces.formats import open_trace
 from traces.schema import ROOT
@@ -41,14 +42,15 @@ def describe(question: Question) -> PlanTrace:
         TraceError: the trace cannot be read, or has no request.
         ConfigError: a setting is wrong or does not fit the trace.
     """
-    settings = build_config(**question.settings)
+    settings = config_of(question.settings)
     max_context = settings.max_context or find_model(settings.model).max_context
     source = open_trace(question.trace, strict=question.strict)
     kept = Filter(max_context if question.only_fitting else None)
-    requests, first, last = 0, None, 0
+    requests, with_tpot, first, last = 0, 0, None, 0
     asked = shaped(source, settings.shaping, times_needed=False)
     for row in kept.watch(asked):
         requests += 1
+        with_tpot += row.num_output > 1
         if row.after == ROOT:
             first = row.arrival_ns if first is None else min(first, row.arrival_ns)
             last = max(last, row.arrival_ns)
@@ -62,6 +64,7 @@ def describe(question: Question) -> PlanTrace:
         sha256=question.trace_sha256,
         has_arrivals=source.has_arrivals or settings.shaping.arrivals is not None,
         requests=requests,
+        with_tpot=with_tpot,
         sessions=len(kept.sessions),
         left_out=kept.left_out,
         bad=source.bad_counts,
@@ -92,14 +95,15 @@ def plan(
         TraceError: the trace cannot be used.
         ConfigError: a setting is wrong, or a name unknown.
     """
-    settings = build_config(**question.settings)
+    question = replace(question, most=Populations(trace.requests, trace.with_tpot))
+    settings = config_of(question.settings)
     model = find_model(settings.model)
     for name, flag in _NOT_SET.items():
         if name in question.settings and not (users and name == "replicas"):
             raise ConfigError(f"--set {name} has no part in this question: {flag}")
     if users and not trace.sessions:
         raise ConfigError("--users needs a trace of sessions; this one has none")
-    machines = [find_hardware(name, question.hardware_file) for name in hardware]
+    machines = [find_hardware(name, question.files.hardware) for name in hardware]
     names = [machine.name for machine in machines]
     if len(set(names)) != len(names):
         raise ConfigError(f"--hardware names {max(names, key=names.count)} twice")

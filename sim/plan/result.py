@@ -153,6 +153,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     points: list[Point]
     """All that were simulated, by replicas or users: the frontier of cost against latency."""
     autoscaling: Autoscaling | None
+    """Null for sessions, and where one replica does."""
     reseeding: Reseeding | None
     sensitivity: list[Variant]
 
@@ -167,6 +168,8 @@ class PlanTrace(Struct, frozen=True, kw_only=True):
     has_arrivals: bool
     """Recorded, or supplied."""
     requests: int
+    with_tpot: int
+    """Of them, those of two tokens or more."""
     sessions: int
     left_out: int
     """Requests that `--only-fitting` left out, because the context could not hold them."""

@@ -10,6 +10,7 @@ from sim.plan.planner import describe
 from sim.plan.planner import plan as run
 from sim.plan.question import Question, build_crowd
 from sim.plan.slo import parse_slo
+from sim.sweep.axes import BUILT_IN
 from sim.sweep.cache import Cache
 from sim.sweep.digest import file_digest
 from sim.sweep.workers import Workers
@@ -81,7 +82,7 @@ def question(trace, slo, **changes):
         trace_sha256=file_digest(trace),
         slo=parse_slo(slo),
         settings={},
-        hardware_file=None,
+        files=BUILT_IN,
         strict=False,
         only_fitting=False,
         max_replicas=12,
