@@ -35,8 +35,8 @@ VISIONS = {
     ),
     "achromatopsia": np.tile([0.2126, 0.7152, 0.0722], (3, 1)),
 }
-SIZES = [4, 6, 8, 11, 16, 28]
-OWNERS = 8
+SIZES = [4, 6, 8, 13, 28]
+OWNERS = 6
 FIRST, SECOND = np.triu_indices(5, 1)
 DRAW = """([sizes, owners]) => {
   const colours = KilburnView.palette(), canvas = document.createElement("canvas");
