@@ -13,7 +13,10 @@ from kernels.cache.table import apply_delta, delta_kernel, last_changes
 from kernels.cache.write import rotation_table, write_kernel, write_kv
 from kernels.layout import E4M3, KVCache
 from kernels.mode import INTERPRETED
-from kernels.sampling.draw import adjust_kernel, draw, draw_kernel, weigh_kernel
+from kernels.sampling.adjust import adjust_kernel
+from kernels.sampling.choose import draw_kernel
+from kernels.sampling.draw import draw
+from kernels.sampling.weigh import weigh_kernel
 from tests.kernels.device import ints
 from tests.kernels.paged_scene import SMALL, make_scene, run
 from tests.kernels.test_triton_sampling import columns, logits_of
@@ -92,6 +95,17 @@ def test_split_keys_are_read_once_and_merged_once(monkeypatch):
         loads, stores = loads + got[0], stores + got[1]
     live = documented(merge_kernel, splits=3, shares=3, HEAD_DIM=64, out=2)
     assert (traffic.loads, traffic.stores) == (loads + 3 * live[0], stores + 3 * live[1])
+
+
+def test_a_share_without_keys_leaves_one_number_a_row(monkeypatch):
+    lone, short = make_scene([(1, 77)], kv_heads=1), make_scene([(1, 77), (1, 5)], kv_heads=1)
+    stores = []
+    for scene in (lone, short):
+        with counted(monkeypatch) as traffic:
+            run(scene, rules.causal(), force_share=1)
+        stores.append(traffic.stores)
+    rows, full = 3, 3 * (64 * 4 + 4)
+    assert stores[1] - stores[0] == full + 2 * 4 * rows + rows * 64 * 4
 
 
 def test_tiles_of_a_chunk_share_each_key_among_their_rows(monkeypatch):
