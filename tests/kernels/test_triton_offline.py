@@ -29,7 +29,8 @@ SUBSET = (
 
 def python(*args: str) -> list[Any]:
     """The JSON lines that a module prints, run where Triton compiles."""
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)}
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": path}
     done = subprocess.run(
         [sys.executable, *args],
         capture_output=True,
