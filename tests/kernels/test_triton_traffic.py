@@ -74,6 +74,16 @@ def test_tiles_that_a_rule_hides_are_not_even_walked(monkeypatch, rule, lengths,
     assert traffic.tiles == len(tiles) + 2 * sum(tiles)
 
 
+@pytest.mark.parametrize(("rule", "walked"), [(rules.causal(), 7), (rules.sliding_window(40), 2)])
+@pytest.mark.parametrize("block_size", [8, 64])
+def test_shares_walk_each_tile_once_and_none_beyond_the_end(monkeypatch, rule, walked, block_size):
+    """Four programs load queries and share the tiles of 200 keys; three merge a row each."""
+    scene = make_scene([(1, 200)], block_size=block_size, kv_heads=1)
+    with counted(monkeypatch) as traffic:
+        run(scene, rule, force_share=2)
+    assert traffic.tiles == 4 + 2 * walked + 3
+
+
 def test_the_contiguous_build_looks_nothing_up(monkeypatch):
     k = torch.zeros(3, 1, 128, 64, dtype=torch.float16)
     scene = make_scene([(1, 77)], kv_heads=1, dtype=torch.float16)._replace(k=k, v=k)
