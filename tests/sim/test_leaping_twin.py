@@ -108,7 +108,8 @@ class Case:
         if self.reservation is None:
             return Scheduler(self.config)
         size = self.config.memory
-        runs = Contiguous(self.reservation, size.num_blocks, size.block_size, 400)
+        longest = size.block_size << (size.num_blocks.bit_length() - 1)
+        runs = Contiguous(self.reservation, size.num_blocks, size.block_size, longest)
         return Scheduler(self.config, runs)
 
     def run(self, *, leaps: bool):
