@@ -67,7 +67,8 @@ class Contiguous:
     def could_hold(self, num_shared: int, num_tokens: int, num_rows: int) -> bool:
         """See `Allocator`: one sequence, whose prompt has `num_shared` tokens."""
         reserved = self.reserved_for(num_shared, num_tokens + 1)
-        return num_rows == 1 and self._blocks_for(reserved) <= self.largest_run
+        fits = num_tokens <= reserved and self._blocks_for(reserved) <= self.largest_run
+        return fits and num_rows == 1
 
     def longest(self, num_shared: int, num_rows: int) -> int:
         """See `Allocator`."""
