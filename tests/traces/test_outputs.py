@@ -20,11 +20,11 @@ def test_what_can_be_written_passes_and_is_not_made(tmp_path: Path) -> None:
 def test_what_cannot_is_told_with_the_remedy(tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text("")
-    with pytest.raises(ConfigError, match="no folder .*absent; make it first"):
+    with pytest.raises(ConfigError, match=r"no folder .*absent; make it first"):
         check_outputs(tmp_path / "absent" / "run.html")
     with pytest.raises(ConfigError, match="it is a folder; name a file in it"):
         check_outputs(tmp_path)
-    with pytest.raises(ConfigError, match="no folder .*file; make it first"):
+    with pytest.raises(ConfigError, match=r"no folder .*file; make it first"):
         check_outputs(file / "run.html")
     with pytest.raises(ConfigError, match="it is a file; name a folder"):
         check_outputs(folder=file)
