@@ -101,7 +101,6 @@ class Delivery:
         Raises:
             Exception: the failure that was noted.
         """
-
         with self._waiting:
             for place, exchange in enumerate(self._exchanges):
                 exchange.stream.listen(partial(self._guarded, take_in, place))
