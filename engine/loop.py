@@ -55,6 +55,11 @@ _STOPPED = "the server is shutting down"
 class Recorder(CallRecorder, Protocol):
     """Where a live run goes. Must neither raise nor block."""
 
+    @property
+    def failure(self) -> str | None:
+        """Why nothing is recorded any more, if something went wrong."""
+        ...
+
     def prompt(self, request: RequestId, tokens: NDArray[np.int32]) -> None:
         """Content of a request, just before its submission is recorded."""
         ...
@@ -159,6 +164,11 @@ class Engine:
     def counters(self) -> Counters:
         """What happened so far."""
         return self._desk.counters
+
+    @property
+    def recording(self) -> bool:
+        """Whether what happens is being recorded; not any more once that has failed."""
+        return self._recorder is not None and self._recorder.failure is None
 
     def memory(self) -> MemoryReport:
         """The pools and the queues now."""

@@ -202,6 +202,7 @@ class _Now(Collector):
         for state in ("free", "cached", "held", "moving"):
             blocks.add_metric([state], getattr(memory, f"{state}_blocks"))
         yield blocks
+        yield gauge("recording", "1: decisions are being recorded.", self._engine.recording)
         yield gauge("kv_host_blocks_used", "Host blocks in use.", memory.host_used_blocks)
         preemptions = CounterMetricFamily(
             "kilburn_num_preemptions", "Preemptions.", labels=["mode"]

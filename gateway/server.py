@@ -28,6 +28,8 @@ from gateway.streams import OpenStreams
 
 Result = TypeVar("Result")
 
+MOST_UNSENT_BYTES: Final = 64 * 1024
+"""Of one connection in the system's buffer; without a bound that grows to megabytes before a slow reader is noticed."""
 LAST_WORDS_S: Final = 5
 """How long ended streams have to reach their clients before connections are closed."""
 
@@ -48,6 +50,7 @@ def bind(config: GatewayConfig) -> socket.socket:
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _bound_what_the_system_holds(listener, config.send_timeout_s)
         listener.bind(address)
         listener.listen(2048)
     except OSError as error:
@@ -59,6 +62,15 @@ def bind(config: GatewayConfig) -> socket.socket:
         raise ConfigError(f"cannot listen on {where}: {error.strerror}") from error
     listener.setblocking(False)
     return listener
+
+
+def _bound_what_the_system_holds(listener: socket.socket, patience_s: float) -> None:
+    """Of each connection: how much is buffered unsent, and how long a vanished client is waited for. Where the system can."""
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MOST_UNSENT_BYTES)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        patience_ms = max(1, round(1000 * patience_s))
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience_ms)
 
 
 def url_of(listener: socket.socket) -> str:
