@@ -7,6 +7,7 @@ from sim.cli import replay
 from sim.plan.cli import plan
 from sim.sweep.cli import sweep
 from traces.cli import app as trace
+from traces.inspector.command import inspect
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -19,6 +20,7 @@ app.command()(key)
 app.command()(replay)
 app.command()(sweep)
 app.command()(plan)
+app.command()(inspect)
 app.add_typer(trace, name="trace")
 
 

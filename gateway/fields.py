@@ -66,6 +66,7 @@ def read_body(body: bytes, kind: type[Body]) -> Body:
         RequestError: it is not JSON, not an object, has a wrong type somewhere, or asks for what is not supported.
     """
     try:
+        body.decode()  # the decoder does not look into text that it skips
         given = _TOP_LEVEL.decode(body)
         decoded = msgspec.json.decode(body, type=kind)
         known = set(kind.__struct_fields__)
@@ -76,6 +77,11 @@ def read_body(body: bytes, kind: type[Body]) -> Body:
         raise validation_error(error) from None
     except msgspec.DecodeError as error:
         raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"the body is not valid JSON: it is not UTF-8 at byte {error.start}",
+            code="invalid_json",
+        ) from None
     except RecursionError:
         raise RequestError("the body is nested too deeply", code="invalid_json") from None
     if isinstance(decoded, GenerationFields):

@@ -1,4 +1,4 @@
-"""How slow and how large the head of a request may be.
+"""How slow and how large the head of a request may be, and what is said where there is none.
 
 The parser keeps an unfinished head in memory without a bound of its own; heads that are complete are measured in `gateway.middleware`.
 """
@@ -76,14 +76,19 @@ class BoundedProtocol(WatchedProtocol):
         else:
             self.transport.close()
 
+    def send_400_response(self, msg: str) -> None:
+        """What uvicorn says where the bytes are no HTTP, in the usual shape."""
+        self._refuse(400, "the request is not valid HTTP/1.1")
+
     def _refuse(self, status: int, message: str) -> None:
-        """Ends the connection with an error in the usual shape. A request before this one, still unanswered, goes with it."""
-        code = {408: "request_timeout", 431: "headers_too_large"}[status]
+        """Ends the connection, with an error in the usual shape unless an answer is on its way, which then ends here."""
+        code = {400: "invalid_http", 408: "request_timeout", 431: "headers_too_large"}[status]
         _, body = describe(RequestError(message, code=code))
         content = ENCODER.encode(body)
         head = f"content-type: application/json\r\ncontent-length: {len(content)}\r\nconnection: close\r\n\r\n"
         self._in_head = False
         self._head_is_there()
-        if not self.transport.is_closing():
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete or not cycle.response_started:
             self.transport.write(STATUS_LINE[status] + head.encode() + content)
-            self.transport.close()
+        self.transport.close()

@@ -13,6 +13,7 @@ from sim.sweep.options import (
     MACHINE,
     OUTPUT,
     WORKLOAD,
+    BlockTable,
     CsvPath,
     HardwareFile,
     Json,
@@ -51,6 +52,7 @@ def plan(
         ),
     ] = "A100-80",
     hardware_file: HardwareFile = None,
+    block_table: BlockTable = None,
     price: Annotated[
         list[str] | None,
         typer.Option(
@@ -100,7 +102,7 @@ def plan(
             help="Seconds for which users are watched, after a warm-up of a sixth of that.",
             rich_help_panel=SEARCH,
         ),
-    ] = 3600.0,
+    ] = 7200.0,
     window_s: Annotated[
         float, typer.Option(min=1, help="Of ideal autoscaling.", rich_help_panel=SEARCH)
     ] = 60.0,
@@ -147,7 +149,7 @@ def plan(
     from sim.plan.render import render
     from sim.plan.slo import parse_slo
     from sim.plan.table import to_csv
-    from sim.sweep.axes import parse_settings
+    from sim.sweep.axes import Files, parse_settings
     from sim.sweep.cache import Cache, write_atomically
     from sim.sweep.digest import file_digest
     from sim.sweep.workers import Workers
@@ -156,7 +158,8 @@ def plan(
 
     with exit_on_error():
         base = parse_settings(settings or [])
-        base |= {"model": model, "seed": seed}
+        base.setdefault("model", model)
+        seed = base.setdefault("seed", seed)
         if arrivals is not None:
             base["arrivals"] = arrivals
         question = Question(
@@ -164,7 +167,7 @@ def plan(
             trace_sha256=file_digest(trace),
             slo=parse_slo(slo),
             settings=base,
-            hardware_file=hardware_file,
+            files=Files(hardware_file, block_table),
             strict=strict,
             only_fitting=only_fitting,
             max_replicas=max_replicas,

@@ -41,8 +41,12 @@ def _answer(result: PlanResult) -> str:
     best = result.candidates[result.best]
     if result.mode == "users":
         price = f", for ${best.usd_per_user_hour:.3f} a user-hour" if best.usd_per_user_hour else ""
-        return f"{_users(best.users)} fit {machines(best.replicas or 1, best)} with {result.model} and keep {result.slo}{price}."
-    return f"{machines(best.replicas or 0, best)} with {result.model} keep {result.slo} on {result.trace.name}{_price(best.cost)}."
+        return (
+            f"{_users(best.users)} can work at once on {machines(best.replicas or 1, best)} with {result.model} while it keeps "
+            f"{result.slo}{price}."
+        )
+    keep = "keeps" if best.replicas == 1 else "keep"
+    return f"{machines(best.replicas or 0, best)} with {result.model} {keep} {result.slo} on {result.trace.name}{_price(best.cost)}."
 
 
 def _users(count: int | None) -> str:
@@ -72,7 +76,7 @@ def _other(candidate: Candidate) -> str:
             if candidate.usd_per_user_hour
             else ""
         )
-        return f"{machines(candidate.replicas or 1, candidate)} serve {_users(candidate.users)}{price}."
+        return f"On {machines(candidate.replicas or 1, candidate)} it is {_users(candidate.users)}{price}."
     return (
         f"{machines(candidate.replicas or 0, candidate)} would do it too{_price(candidate.cost)}."
     )
@@ -88,13 +92,13 @@ def point_at(candidate: Candidate, size: int | None) -> Point | None:
 def _load(best: Candidate) -> str:
     point = point_at(best, best.users or best.replicas)
     assert point is not None
-    kept = ", ".join(
-        f"{clause.name} {show_ms(clause.value_ms)} of {show_ms(clause.limit_ms)}"
+    kept = " and ".join(
+        f"{clause.name} is {show_ms(clause.value_ms)} of {show_ms(clause.limit_ms)}"
         for clause in point.clauses
     )
     rejected = sum(point.rejected.values())
-    refused = f"; {rejected:,} requests are rejected, and count as misses" if rejected else ""
-    return f"There {kept}, and machines are busy {point.busy_share:.0%} of the time{refused}."
+    refused = f"; requests that are rejected count as late: {rejected:,}" if rejected else ""
+    return f"There {kept}{refused}."
 
 
 def _frontier(best: Candidate) -> list[str]:
@@ -110,7 +114,7 @@ def _frontier(best: Candidate) -> list[str]:
     value = f" ({show_ms(worst.value_ms)})" if worst.value_ms is not None else ""
     what = "One replica fewer" if is_fleet else "One user more"
     return [
-        f"{what} misses {worst.name}{value}: {worst.misses:,} of {worst.population:,} requests are late, {worst.allowed:,} may be."
+        f"{what} misses {worst.name}{value}: of {worst.population:,} requests {worst.misses:,} are late, and {worst.allowed:,} may be."
     ]
 
 
@@ -146,7 +150,34 @@ def _confidence(best: Candidate) -> list[str]:
 
 
 def _sensitivity(best: Candidate) -> list[str]:
-    if not best.sensitivity:
+    rates = [v for v in best.sensitivity if v.setting == "rate_scale"]
+    others = [v for v in best.sensitivity if v.setting != "rate_scale"]
+    return [*_headroom(best, rates), *_settings(best, others)]
+
+
+def _headroom(best: Candidate, rates: list[Variant]) -> list[str]:
+    """How much more traffic the answer takes, of the rates that were tried, lowest first."""
+    if not rates:
+        return []
+    unit = "replica" if best.replicas == 1 else "replicas"
+    kept = [v for v in rates if v.meets_at_answer]
+    failed = next((v for v in rates if not v.meets_at_answer), None)
+
+    def times(variant: Variant) -> str:
+        return f"{float(variant.value) / float(variant.base):.3g} times"
+
+    if failed is None:
+        return [f"The same {best.replicas} {unit} still do at {times(rates[-1])} the rate."]
+    then = f"{failed.answer} are needed" if failed.answer is not None else failed.reason
+    if not kept:
+        return [f"There is little headroom: at {times(failed)} the rate {then}."]
+    return [
+        f"The same {best.replicas} {unit} still do at {times(kept[-1])} the rate; at {times(failed)} {then}."
+    ]
+
+
+def _settings(best: Candidate, variants: list[Variant]) -> list[str]:
+    if not variants:
         return []
     unit = "replica" if best.users is None else "user"
 
@@ -155,13 +186,12 @@ def _sensitivity(best: Candidate) -> list[str]:
         if variant.change is None:
             return f"{place} ({variant.reason})"
         count = abs(variant.change)
-        more = "more" if variant.change > 0 else "fewer"
-        return f"{place} ({count} {more})"
+        return f"{place} ({count} {'more' if variant.change > 0 else 'fewer'})"
 
-    moved = [v for v in best.sensitivity if v.change != 0]
+    moved = [v for v in variants if v.change != 0]
     if not moved:
-        return [f"None of {len(best.sensitivity)} changed settings moves the answer by a {unit}."]
-    still = len(best.sensitivity) - len(moved)
+        return [f"None of {len(variants)} changed settings moves the answer by a {unit}."]
+    still = len(variants) - len(moved)
     return [
         f"What moves the answer, in {unit}s: {', '.join(said(v) for v in moved)}; {still} other changes do not."
     ]

@@ -80,7 +80,7 @@ def _fewest(question: Question, machine: Resolved, price: Price, alone: Outcome)
         devices=size * degree,
         cost=cost_of(outcomes[size], size * degree, price.usd_per_hour),
     )
-    if question.with_autoscaling and not alone.sessions:
+    if question.with_autoscaling and size > 1 and not alone.sessions:
         scaling = yield from _autoscaling(question, machine, size, outcomes[size].span_s)
         candidate = replace(candidate, autoscaling=scaling)
     return Sized(candidate, machine, alone)

@@ -6,15 +6,19 @@ from typing import Final
 from engine.core.errors import ConfigError
 from sim.plan.question import Question
 from sim.plan.result import Reason
-from sim.plan.slo import show_ms
 from sim.plan.trial import Outcome
 from sim.report.figures import Resolved
+from sim.sweep.render import show_ms
 
 DEGREES: Final = (1, 2, 4, 8)
 """Devices that a replica may be spread over."""
 ALONE_GAP_S: Final = 600
 """Between requests that are to meet nobody."""
 ALONE_SESSION_GAP_S: Final = 1_000_000
+_HINTS: Final = {
+    "context_exceeded": "raise it with --set max_context=N, or leave out what it cannot hold with --only-fitting",
+    "pool_exceeded": "give it a larger pool: more devices with --set tensor_parallel=N, or kv_dtype=fp8",
+}
 
 
 def degrees_of(question: Question) -> Sequence[int]:
@@ -45,15 +49,15 @@ def reason_alone(outcome: Outcome, machine: str, whom: str) -> Reason | None:
     least = min(clause.allowed for clause in outcome.clauses)
     if rejected > least:
         codes = ", ".join(f"{count:,} {code}" for code, count in outcome.rejected.items())
+        hints = [hint for code, hint in _HINTS.items() if code in outcome.rejected]
         return Reason(
             code="rejected",
             message=f"{machine} can never run {rejected:,} of {outcome.submitted:,} requests ({codes}), and the promises allow "
-            f"{least:,} misses; raise max_context or the pool, or leave out what the context cannot hold with --only-fitting",
+            f"{least:,} misses{'; ' if hints else ''}{', or '.join(hints)}",
         )
     late = [clause for clause in outcome.clauses if clause.misses > clause.allowed]
     parts = [
-        f"{clause.name} is {show_ms(clause.value_ms) if clause.value_ms is not None else 'without end'} "
-        f"(limit {show_ms(clause.limit_ms)})"
+        f"{clause.name} is {'without end' if clause.value_ms is None else show_ms(clause.value_ms)} (limit {show_ms(clause.limit_ms)})"
         for clause in late
     ]
     found = " and ".join(parts) or f"only {outcome.good_share or 0:.1%} keep every limit"

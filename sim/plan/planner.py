@@ -6,7 +6,6 @@ import msgspec
 from msgspec.structs import replace
 
 from engine.core.errors import ConfigError
-from sim.config import build_config
 from sim.hardware import find_hardware
 from sim.models import find_model
 from sim.plan.agents import size_users
@@ -21,10 +20,18 @@ from sim.plan.sensitivity import changes_for, vary
 from sim.plan.sized import Sized
 from sim.plan.trial import Filter
 from sim.replay import no_requests
+from sim.sweep.axes import config_of
 from sim.sweep.digest import key_of
 from traces.formats import open_trace
 from traces.schema import ROOT
 from traces.shaping import shaped
+
+_NOT_SET = {
+    "hardware": "give --hardware",
+    "replicas": "their number is the answer",
+    "until_s": "shorten the trace with --set limit=N, or for users give --watch-s",
+}
+"""Settings that a plan decides itself, and what to do instead."""
 
 
 def describe(question: Question) -> PlanTrace:
@@ -34,12 +41,12 @@ def describe(question: Question) -> PlanTrace:
         TraceError: the trace cannot be read, or has no request.
         ConfigError: a setting is wrong or does not fit the trace.
     """
-    settings = build_config(**question.settings)
+    settings = config_of(question.settings)
     max_context = settings.max_context or find_model(settings.model).max_context
     source = open_trace(question.trace, strict=question.strict)
     kept = Filter(max_context if question.only_fitting else None)
     requests, first, last = 0, None, 0
-    asked = shaped(source, settings.shaping, times_needed=source.format != "sessions")
+    asked = shaped(source, settings.shaping, times_needed=False)
     for row in kept.watch(asked):
         requests += 1
         if row.after == ROOT:
@@ -47,6 +54,8 @@ def describe(question: Question) -> PlanTrace:
             last = max(last, row.arrival_ns)
     if not requests and not kept.left_out:
         raise no_requests(source)
+    if not kept.sessions:
+        shaped(source, settings.shaping)  # which says how to supply arrivals, where there are none
     return PlanTrace(
         name=question.trace.name,
         format=source.format,
@@ -83,11 +92,14 @@ def plan(
         TraceError: the trace cannot be used.
         ConfigError: a setting is wrong, or a name unknown.
     """
-    settings = build_config(**question.settings)
+    settings = config_of(question.settings)
     model = find_model(settings.model)
+    for name, flag in _NOT_SET.items():
+        if name in question.settings and not (users and name == "replicas"):
+            raise ConfigError(f"--set {name} has no part in this question: {flag}")
     if users and not trace.sessions:
         raise ConfigError("--users needs a trace of sessions; this one has none")
-    machines = [find_hardware(name, question.hardware_file) for name in hardware]
+    machines = [find_hardware(name, question.files.hardware) for name in hardware]
     names = [machine.name for machine in machines]
     if len(set(names)) != len(names):
         raise ConfigError(f"--hardware names {max(names, key=names.count)} twice")

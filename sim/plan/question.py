@@ -14,7 +14,7 @@ from sim.plan.trial import Outcome, run_trial
 from sim.plan.users import Crowd, run_users
 from sim.plan.windows import WindowCounts, Windows, fewest_by_window
 from sim.report.figures import Resolved
-from sim.sweep.axes import Settings, resolve_settings
+from sim.sweep.axes import Files, Settings, resolve_settings
 from sim.sweep.digest import key_of
 
 
@@ -27,7 +27,7 @@ class Question(Struct, frozen=True, kw_only=True):
     slo: Slo
     settings: Settings
     """Of every machine, beside hardware, tensor parallelism and replicas."""
-    hardware_file: Path | None
+    files: Files
     strict: bool
     only_fitting: bool
     max_replicas: int
@@ -45,8 +45,9 @@ class Question(Struct, frozen=True, kw_only=True):
 
         Raises:
             ConfigError: the settings do not go together, or the pool has no room.
+            TraceError: a recording to fit to cannot be used.
         """
-        return resolve_settings(self.settings | changes, self.hardware_file)
+        return resolve_settings(self.settings | changes, self.files)
 
     def trial(self, machine: Resolved, most: Populations | None = None) -> Job:
         """The trace on the machine; it may be given up where `most` is known."""

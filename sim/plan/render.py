@@ -42,7 +42,6 @@ def _frontier(result: PlanResult, candidate: Candidate) -> Table:
         table.add_column(clause.name, justify="right", no_wrap=True)
     if result.slo.goodput is not None:
         table.add_column("good", justify="right")
-    table.add_column("busy", justify="right")
     table.add_column("$/h", justify="right")
     table.add_column("$/M out", justify="right")
     table.add_column("")
@@ -59,11 +58,10 @@ def _cells(result: PlanResult, candidate: Candidate, point: Point) -> Iterator[s
         yield show_ms(clause.value_ms) if clause.value_ms is not None else "-"
     if result.slo.goodput is not None:
         yield "-" if point.good_share is None else f"{point.good_share:.1%}"
-    yield "-" if point.stopped_s is not None else f"{point.busy_share:.0%}"
     yield _money(point.cost.usd_per_hour if point.cost else None)
     yield _money(point.cost.usd_per_million_output_tokens if point.cost else None)
     if point.stopped_s is not None:
-        yield f"misses, for certain after {point.stopped_s:,.0f} s"
+        yield f"misses: given up at {point.stopped_s:,.0f} s"
     else:
         answer = ", the answer" if is_answer(candidate, point) else ""
         yield f"{'meets' if point.meets else 'misses'}{answer}"

@@ -9,35 +9,42 @@ from sim.plan.question import Question
 from sim.plan.result import Reseeding
 from sim.plan.sized import Sized
 from sim.plan.trial import Outcome
+from sim.sweep.workers import Failure
 
 CONFIDENT = 0.95
 """Share of the draws in which an answer must hold to be suggested."""
 
 
-def reseed(question: Question, sized: Sized) -> Inquiry[Reseeding]:
-    """In how many draws the answer holds, and where it does not, the next safer."""
+def reseed(question: Question, sized: Sized) -> Inquiry[Reseeding | None]:
+    """In how many draws the answer holds, and where it does not, the next safer; None where every draw of a tiny trace is empty."""
     ladder = Ladder(question, sized)
     machine, answer, safer = sized.machine, ladder.answer, ladder.safer
     assert machine is not None
     results: list[Any] = yield [ladder.redraw(machine, answer, i) for i in range(question.seeds)]
-    outcomes: list[Outcome] = [sure(result) for result in results]
-    holds = sum(outcome.meets for outcome in outcomes)
-    failed = [number for number, outcome in enumerate(outcomes) if not outcome.meets]
+    drawn = [(place, sure(r)) for place, r in enumerate(results) if not _is_empty(r)]
+    if not drawn:
+        return None
+    holds = sum(outcome.meets for _, outcome in drawn)
+    failed = [number for number, outcome in drawn if not outcome.meets]
     more = holds
     if failed and safer != answer:
         again: list[Any] = yield [ladder.redraw(machine, safer, number) for number in failed]
         more += sum(sure(result).meets for result in again)
     suggested = None
     for size, count in ((answer, holds), (safer, more)):
-        if suggested is None and count >= CONFIDENT * question.seeds:
+        if suggested is None and count >= CONFIDENT * len(drawn):
             suggested = size
     return Reseeding(
-        seeds=question.seeds,
+        seeds=len(drawn),
         holds=holds,
         holds_with_one_more=more,
         suggested=suggested,
-        worst_ms=_worst(outcomes),
+        worst_ms=_worst([outcome for _, outcome in drawn]),
     )
+
+
+def _is_empty(result: Any) -> bool:
+    return isinstance(result, Failure) and not result.is_ours
 
 
 def _worst(outcomes: list[Outcome]) -> dict[str, float | None]:

@@ -98,6 +98,7 @@ class Reseeding(Struct, frozen=True, kw_only=True):
     """
 
     seeds: int
+    """Draws, without those that came out empty."""
     holds: int
     """Draws in which the answer keeps the promises."""
     holds_with_one_more: int
@@ -152,6 +153,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     points: list[Point]
     """All that were simulated, by replicas or users: the frontier of cost against latency."""
     autoscaling: Autoscaling | None
+    """Null for sessions, and where one replica does."""
     reseeding: Reseeding | None
     sensitivity: list[Variant]
 

@@ -84,7 +84,7 @@ def vary(question: Question, sized: Sized, change: Change) -> Inquiry[Variant]:
     answer = ladder.answer if result.meets else None
     clauses = result.clauses
     while 0 <= (place := place + step) < len(ladder.sizes):
-        [other] = yield [ladder.job(machine, ladder.sizes[place])]
+        [other] = yield [ladder.job(machine, ladder.sizes[place], whole=False)]
         if isinstance(other, Failure):
             return _variant(change, base, ladder, reason=other.message)
         if other.meets:

@@ -34,9 +34,9 @@ class Crowd(Struct, frozen=True, kw_only=True):
     """Users, and for how long."""
 
     users: Annotated[int, Meta(ge=1)] = 1
-    watched_s: Seconds = 3600.0
+    watched_s: Seconds = 7200.0
     """Judged, after the warm-up."""
-    warm_up_s: Seconds = 600.0
+    warm_up_s: Seconds = 1200.0
     seed: Annotated[int, Meta(ge=0)] = 0
 
 

@@ -12,6 +12,7 @@ from sim.sweep.options import (
     MACHINE,
     OUTPUT,
     WORKLOAD,
+    BlockTable,
     CsvPath,
     HardwareFile,
     Json,
@@ -45,6 +46,7 @@ def sweep(
         str | None, typer.Option(help="A name of the table, or cpu.", rich_help_panel=MACHINE)
     ] = None,
     hardware_file: HardwareFile = None,
+    block_table: BlockTable = None,
     settings: Settings = None,
     strict: Strict = False,
     out: Annotated[
@@ -62,7 +64,7 @@ def sweep(
     """Replay a trace at every combination of settings, on all cores; interrupt it and it goes on where it was."""
     from rich.console import Console
 
-    from sim.sweep.axes import parse_axes, parse_settings
+    from sim.sweep.axes import Files, parse_axes, parse_settings
     from sim.sweep.cache import Cache, write_atomically
     from sim.sweep.progress import bar
     from sim.sweep.render import render
@@ -88,7 +90,7 @@ def sweep(
                     axes,
                     workers=processes,
                     cache=cache,
-                    hardware_file=hardware_file,
+                    files=Files(hardware_file, block_table),
                     strict=strict,
                     watch=watch,
                 )

@@ -164,7 +164,7 @@ def replace_line(path: Path, number: int, line: bytes | None) -> None:
     ("number", "line", "message"),
     [
         (1, b"not json", "line 1: this is no recording by"),
-        (1, b'{"type":"close","calls":0}', "line 1: this is no recording: the header is missing"),
+        (1, b'{"type":"close","calls":0}', "line 1: this is no recording by"),
         (3, b'{"type":"submit"', "line 3: not a line of a recording"),
         (3, b'{"type":"submit","call":"one"}', r"line 3: not a line of a recording: .*\$\.call"),
         (3, b'{"type":"surprise"}', r"line 3: not a line of a recording: .*surprise"),

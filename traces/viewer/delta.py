@@ -127,6 +127,15 @@ def _others(new: FrameMap, frames: NDArray[np.int64]) -> list[list[int]]:
 
 def _frames_with_other_holders(old: FrameMap, new: FrameMap) -> NDArray[np.int64]:
     """Frames whose list of further holders is not what it was."""
+    if all(
+        np.array_equal(a, b)
+        for a, b in (
+            (old.other_frames, new.other_frames),
+            (old.other_requests, new.other_requests),
+            (old.other_indexes, new.other_indexes),
+        )
+    ):
+        return np.zeros(0, np.int64)
 
     def entries(one: FrameMap) -> NDArray[np.void]:
         rows = np.stack(

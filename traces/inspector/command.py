@@ -1,0 +1,61 @@
+"""`kilburn inspect`: flags to settings. Heavy imports wait until it runs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def inspect(
+    recording: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RECORDING",
+            help="A file by `kilburn serve --record`; plain or gzip.",
+            show_default=False,
+        ),
+    ],
+    *,
+    html: Annotated[
+        Path | None,
+        typer.Option(help="Write one page that needs no server to FILE, and stop.", metavar="FILE"),
+    ] = None,
+    port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65535)] = 0,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Show what is there of a file that was cut short.")
+    ] = False,
+) -> None:
+    """Step through a recording: its block map at any step, and why each request was preempted."""
+    from rich.console import Console
+
+    from engine.core.errors import ConfigError
+    from traces.inspector.moments import Walk, look
+    from traces.inspector.pack import build_page
+    from traces.inspector.serve import serve_document
+    from traces.terminal import exit_on_error, step_progress
+
+    console = Console(highlight=False, soft_wrap=True)
+    with exit_on_error():
+        found = look(recording, partial=partial)
+        walk = Walk(recording, found)
+        with step_progress(found.num_steps, "replaying") as watch:
+            page = build_page(recording, found, walk, walk.moments(watch)).encode()
+        size = f"{len(page) / 1e6:,.1f} MB"
+        told = f"{found.num_steps:,} steps and {len(walk.stories.of):,} requests, {size}"
+        if html is not None:
+            try:
+                html.write_bytes(page)
+            except OSError as error:
+                raise ConfigError(f"cannot write {html}: {error.strerror}") from error
+            console.print(f"{html}: {told}")
+            return
+        try:
+            serve_document(
+                page,
+                port,
+                lambda url: console.print(
+                    f"{recording.name}: {told}; look at {url}, stop with Ctrl-C"
+                ),
+            )
+        except KeyboardInterrupt:
+            return
