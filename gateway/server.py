@@ -23,6 +23,7 @@ from engine.core.errors import ConfigError
 from gateway.app import create_app
 from gateway.config import GatewayConfig
 from gateway.engine import Served
+from gateway.errors import ShuttingDownError
 from gateway.heads import BoundedProtocol
 from gateway.streams import OpenStreams
 
@@ -108,6 +109,7 @@ class Server:
         self._streams = OpenStreams(served.engine)
         self._failure: Exception | None = None
         self._stopping = anyio.Event()
+        self._cutting = anyio.Event()
         app = create_app(config, served, streams=self._streams)
         self._http = Http(http_config(config, app))
 
@@ -134,6 +136,7 @@ class Server:
         """Ends what runs, now."""
         self.stop()
         self._streams.cut()
+        self._cutting.set()
 
     async def _run_engine(self) -> None:
         try:
@@ -144,8 +147,12 @@ class Server:
 
     async def _end_in_time(self) -> None:
         await self._stopping.wait()
-        await anyio.sleep(self._config.drain_s)
+        with anyio.move_on_after(self._config.drain_s):
+            await self._cutting.wait()
         self.cut()
+        self._http.refuse_unfinished()
+        await anyio.sleep(LAST_WORDS_S)
+        self._http.reset_all()
 
 
 def run(main: Callable[..., Awaitable[Result]], *args: object) -> Result:
@@ -186,9 +193,23 @@ async def _watch_signals(server: Server) -> None:
 
 
 class Http(uvicorn.Server):
-    """uvicorn without signal handlers of its own, and with word of when it serves."""
+    """uvicorn without signal handlers of its own, with word of when it serves, and with a way to end what will not end by itself."""
 
     on_ready: Callable[[], None]
+
+    def refuse_unfinished(self) -> None:
+        """Ends the connections on which a request is still coming in."""
+        for connection in list(self.server_state.connections):
+            assert isinstance(connection, BoundedProtocol)
+            connection.refuse_unfinished(
+                ShuttingDownError("the server shut down before the request was complete")
+            )
+
+    def reset_all(self) -> None:
+        """Drops every connection: its client does not take what it was told."""
+        for connection in list(self.server_state.connections):
+            assert isinstance(connection, BoundedProtocol)
+            connection.reset()
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:

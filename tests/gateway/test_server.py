@@ -21,7 +21,7 @@ STREAM = {"prompt": "hi", "max_tokens": 400, "ignore_eos": True, "stream": True}
 
 @contextmanager
 def process(
-    *, drain_s: float, crash_at_step: int = -1
+    *, drain_s: float, crash_at_step: int = -1, piece_bytes: int = 0
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server in a process of its own, and its URL."""
     command = [
@@ -30,6 +30,7 @@ def process(
         "tests.gateway.serve_scripted",
         str(drain_s),
         str(crash_at_step),
+        str(piece_bytes),
     ]
     server = subprocess.Popen(
         command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
