@@ -7,6 +7,7 @@ from sim.cli import replay
 from sim.plan.cli import plan
 from sim.sweep.cli import sweep
 from traces.cli import app as trace
+from traces.client.cli import bench
 from traces.inspector.command import inspect
 
 app = typer.Typer(
@@ -18,6 +19,7 @@ app = typer.Typer(
 app.command()(serve)
 app.command()(key)
 app.command()(replay)
+app.command()(bench)
 app.command()(sweep)
 app.command()(plan)
 app.command()(inspect)

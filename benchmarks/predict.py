@@ -216,7 +216,7 @@ def main() -> None:
     parser.add_argument("--test-s", type=float, default=25.0)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--threads", type=int)
-    parser.add_argument("--rate", type=float, default=1.0, help="so many times the arrivals")
+    parser.add_argument("--rate", type=float, default=0.6, help="so many times the arrivals")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="a folder for the recordings")
     parser.add_argument("--json", type=Path)
@@ -240,7 +240,8 @@ def main() -> None:
     bench.runner.close()
     print(
         f"{bench.name}: fitted to {fit.num_steps} steps, a step off by {fit.error_share:.1%}, "
-        f"all by {fit.total_error_share:+.1%}, results taken in after {fit.lag_us:.0f} us"
+        f"all by {fit.total_error_share:+.1%}, results taken in after {fit.lag_us:.0f} us; set aside "
+        f"{fit.unusual_steps_share:.1%} of the steps with {fit.unusual_time_share:.1%} of the time"
     )
     if other_cpu is not None:
         print(f"other processes took {other_cpu:.1%} of the machine")

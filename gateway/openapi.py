@@ -265,7 +265,7 @@ def _ref(kind: type[Struct]) -> Json:
 
 
 def _close(schema: Json) -> None:
-    """Adds the fields that are known and say nothing, and allows no others."""
+    """Adds the fields that are known and say nothing, and allows no others but with null."""
     fields = schema["properties"]
     for name in sorted(IGNORED - fields.keys()):
         fields[name] = {"description": "Ignored: it cannot change an answer."}
@@ -275,7 +275,7 @@ def _close(schema: Json) -> None:
                 "description": "Not supported; these values ask for nothing.",
                 "enum": [None, *off],
             }
-    schema["additionalProperties"] = False
+    schema["additionalProperties"] = {"type": "null"}
 
 
 def _reached(kinds: Iterable[Any]) -> set[type[Struct]]:

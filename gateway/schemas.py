@@ -31,6 +31,8 @@ class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """One more chunk before the end, with token counts and no choices."""
     continuous_usage_stats: bool | None = None
     """With `include_usage`: token counts so far in every chunk."""
+    include_obfuscation: Annotated[bool, _said(enum=[False])] | None = None
+    """Not supported: chunks are never padded."""
 
 
 class GenerationFields(Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ from engine.core.frames import FrameMap
 from engine.core.plan import Finish, Plan, Rejected, Request, Results, Transfer
 from engine.core.scheduler import Scheduler
 from sim.clock import Clock, Soon
-from sim.cost import CostModel, StepWork, work_of
+from sim.cost import CostModel, StepWork, repeated, work_of
 from sim.ledger import Ledger
 from sim.link import Link
 from sim.occupancy import IDLE, Level, Occupancy
@@ -84,7 +84,7 @@ class Replica:
         self._work: StepWork | None = None
         """Of the running plan; of a leap, of its first step."""
         self._due: simpy.Event | None = None
-        """What happens next to the running plan; other events are out of date."""
+        """What happens next to the running plan."""
         self._ends: Ints | None = None
         """The ends of the running plan's steps as priced ahead; until it is cut or over, the plan is not longer yet."""
         self._done = 0
@@ -203,10 +203,9 @@ class Replica:
             times = scheduler.num_preemptions - len(self.preempted_ns)
             self.preempted_ns.extend([now] * times)
 
-    def _step_done(self, event: simpy.Event) -> None:
-        if event is self._due:
-            self._commit(self._open.popleft())
-            self._plan()
+    def _step_done(self, _: simpy.Event) -> None:
+        self._commit(self._open.popleft())
+        self._plan()
 
     def _move(self, link: Link, transfer: Transfer) -> Generator[simpy.Event, None, None]:
         yield from link.carry(len(transfer.frames) * self._block_bytes, out=transfer.out)
@@ -221,7 +220,11 @@ class Replica:
     def _price_ahead(self, work: StepWork, steps: int) -> None:
         """The running plan is alone and could have `steps` steps: comes back when, with all of them, the next is to be planned."""
         now = self._clock.now
-        self._ends = ends = self._cost.leap_ns(work, steps)
+        if not work.num_chunks:
+            ends = self._cost.leap_ns(work, steps)
+        else:
+            ends = np.array([self._cost.step_ns(w) for w in repeated(work, steps)])
+        self._ends = ends
         ends.cumsum(out=ends)
         ends += now
         if self._max_open == 1:
@@ -233,6 +236,8 @@ class Replica:
         """An input comes now: the running plan gets the steps that are planned already, and no more."""
         now, ends = self._clock.now, self._ends
         assert ends is not None
+        assert self._due is not None
+        self._due.callbacks = []
         done = int(ends.searchsorted(now))
         done += int(ends[done]) == now and self._clock.has_passed(now, self._rank)
         steps = done + self._max_open
@@ -244,15 +249,12 @@ class Replica:
 
     def _leap_done(self, event: simpy.Event) -> None:
         """With one open plan: the leap, which nothing cut, is over."""
-        if event is self._due:
-            assert self._ends is not None
-            self._lengthen(self._ends, len(self._ends) - 1)
-            self._step_done(event)
+        assert self._ends is not None
+        self._lengthen(self._ends, len(self._ends) - 1)
+        self._step_done(event)
 
-    def _last_step(self, event: simpy.Event) -> None:
+    def _last_step(self, _: simpy.Event) -> None:
         """With two open plans: the last step of the leap begins, and the next plan is made."""
-        if event is not self._due:
-            return
         now, plan = self._clock.now, self._open[0]
         if self._ends is not None:
             self._lengthen(self._ends, len(self._ends) - 1)
@@ -276,40 +278,48 @@ class Replica:
             if len(plan.delta_rows) > before:
                 began = self._steps_of(plan, before)
                 self._occupancy.grew(len(began))
-        ahead = np.arange(self._max_open - 1, self._max_open + done)
-        grown = (
-            began.searchsorted(ahead, side="right") if began is not None else np.zeros_like(ahead)
-        )
+        grown = None
+        if began is not None:
+            ahead = np.arange(self._max_open - 1, self._max_open + done)
+            grown = began.searchsorted(ahead, side="right")
         self._add_steps(ends[:done], grown)
         self._computed(done)
 
     def _steps_of(self, plan: Plan, first: int) -> I32:
         """Which step of the leap, from 0, begins each of the blocks that stand in `plan` from entry `first` on; ascending."""
         rows = plan.delta_rows[first:]
-        largest = int(plan.rows.max())
+        named = plan.rows.astype(np.intp)
+        largest = max(named.tolist())
         if largest >= len(self._start_of):
             self._start_of = np.zeros(2 * largest, np.int32)
-        self._start_of[plan.rows] = plan.starts
+        self._start_of[named] = plan.starts
         return plan.delta_cols[first:] * self.scheduler.allocator.block_size - self._start_of[rows]
 
-    def _add_steps(self, ends: Ints, grown: Ints) -> None:
-        """The series during steps that end at `ends`, [n], and from then on; `grown`, [n + 1]: blocks begun since the level was taken."""
+    def _add_steps(self, ends: Ints, grown: Ints | None) -> None:
+        """The series during steps that end at `ends`, [n], and from then on; `grown`, [n + 1]: blocks begun since the level was taken,
+        None where none were.
+        """
         assert self._work is not None
-        base, size, done = self._level, self._work.num_sequences, len(ends)
-        before = self.timeline.end_ns
-        held = base.held_blocks + grown
-        free = self.scheduler.allocator.total_blocks - base.held_blocks
-        cached = np.minimum(base.cached_blocks, free - grown)
-        used = np.arange(base.used_tokens, base.used_tokens + size * done + 1, size)
+        held, cached, used, *others = self._level
+        size, done = self._work.num_tokens, len(ends)
+        during: Ints | int = held
+        kept: Ints | int = cached
+        if grown is not None:
+            during = held + grown[:-1]
+            begun = int(grown[-1])
+            if cached:
+                free = self.scheduler.allocator.total_blocks - held
+                kept = np.minimum(cached, free - grown[:-1])
+                cached = min(cached, free - begun)
+            held += begun
+            if held > self.max_held_blocks:
+                self.max_held_blocks = held
+                first = int(grown.searchsorted(begun))
+                self.peak_ns = int(ends[first - 1]) if first else self.timeline.end_ns
         if done:
-            during = (held[:-1], cached[:-1], used[:-1], base.running, base.waiting, base.busy)
-            self.timeline.add_many(ends, during)
-        after = int(held[-1]), int(cached[-1]), int(used[-1])
-        self._level = Level(*after, base.running, base.waiting, base.busy)
-        if after[0] > self.max_held_blocks:
-            self.max_held_blocks = after[0]
-            first = int(held.searchsorted(after[0]))
-            self.peak_ns = int(ends[first - 1]) if first else before
+            rising = np.arange(used, used + size * done, size)
+            self.timeline.add_many(ends, (during, kept, rising, *others))
+        self._level = Level(held, cached, used + size * done, *others)
 
     def _computed(self, steps: int) -> None:
         """So many more steps of the running leap are over."""

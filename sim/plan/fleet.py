@@ -57,7 +57,7 @@ def _fewest(question: Question, machine: Resolved, price: Price, alone: Outcome)
     most = question.max_replicas
 
     def job(size: int, whole: bool) -> Job:
-        return question.trial(with_replicas(machine, size), None if whole else alone.populations)
+        return question.trial(with_replicas(machine, size), None if whole else question.most)
 
     found, outcomes = yield from seek(fewest(most), job)
     points = [

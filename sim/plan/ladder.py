@@ -19,10 +19,8 @@ class Ladder:
     def __init__(self, question: Question, sized: Sized) -> None:
         """Of a candidate that has an answer."""
         assert sized.machine is not None
-        assert sized.alone is not None
         self._question = question
         self._shaping = sized.machine.settings.shaping
-        self._most = sized.alone.populations
         self._users = sized.candidate.users is not None
         answer = sized.candidate.users or sized.candidate.replicas
         assert answer is not None
@@ -44,7 +42,9 @@ class Ladder:
         """Simulates that size of the machine; not whole: gives it up when it cannot hold, where the requests are those of the base."""
         if self._users:
             return self._question.users(machine, size)
-        most = self._most if not whole and machine.settings.shaping == self._shaping else None
+        most = (
+            self._question.most if not whole and machine.settings.shaping == self._shaping else None
+        )
         return self._question.trial(with_replicas(machine, size), most)
 
     def redraw(self, machine: Resolved, size: int, number: int) -> Job:

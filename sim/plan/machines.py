@@ -36,9 +36,16 @@ def machine_of(question: Question, hardware: str, degree: int, **more: object) -
 
 
 def alone_settings(has_sessions: bool) -> dict[str, object]:
-    """What makes every request, or session, meet an idle machine."""
+    """What makes every request, or session, of the trace meet an idle machine, once each."""
     gap = ALONE_SESSION_GAP_S if has_sessions else ALONE_GAP_S
-    return {"arrivals": f"every:{gap}", "replicas": 1}
+    return {
+        "arrivals": f"every:{gap}",
+        "replicas": 1,
+        "rate_scale": 1.0,
+        "time_scale": 1.0,
+        "resample": False,
+        "open_loop": False,
+    }
 
 
 def reason_alone(outcome: Outcome, machine: str, whom: str) -> Reason | None:

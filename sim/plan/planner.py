@@ -12,6 +12,7 @@ from sim.plan.agents import size_users
 from sim.plan.desk import Desk
 from sim.plan.findings import assumptions_of, findings_of
 from sim.plan.fleet import size_fleet
+from sim.plan.judge import Populations
 from sim.plan.points import price_of
 from sim.plan.question import Question
 from sim.plan.reseeding import reseed
@@ -45,10 +46,11 @@ def describe(question: Question) -> PlanTrace:
     max_context = settings.max_context or find_model(settings.model).max_context
     source = open_trace(question.trace, strict=question.strict)
     kept = Filter(max_context if question.only_fitting else None)
-    requests, first, last = 0, None, 0
+    requests, with_tpot, first, last = 0, 0, None, 0
     asked = shaped(source, settings.shaping, times_needed=False)
     for row in kept.watch(asked):
         requests += 1
+        with_tpot += row.num_output > 1
         if row.after == ROOT:
             first = row.arrival_ns if first is None else min(first, row.arrival_ns)
             last = max(last, row.arrival_ns)
@@ -62,6 +64,7 @@ def describe(question: Question) -> PlanTrace:
         sha256=question.trace_sha256,
         has_arrivals=source.has_arrivals or settings.shaping.arrivals is not None,
         requests=requests,
+        with_tpot=with_tpot,
         sessions=len(kept.sessions),
         left_out=kept.left_out,
         bad=source.bad_counts,
@@ -92,6 +95,7 @@ def plan(
         TraceError: the trace cannot be used.
         ConfigError: a setting is wrong, or a name unknown.
     """
+    question = replace(question, most=Populations(trace.requests, trace.with_tpot))
     settings = config_of(question.settings)
     model = find_model(settings.model)
     for name, flag in _NOT_SET.items():

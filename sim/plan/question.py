@@ -39,6 +39,8 @@ class Question(Struct, frozen=True, kw_only=True):
     """Redraws of the trace; 0: no reseeding."""
     with_sensitivity: bool
     with_autoscaling: bool
+    most: Populations | None = None
+    """Of the trace; what is known of it lets hopeless runs be given up."""
 
     def machine(self, **changes: object) -> Resolved:
         """The machine of the question's settings with these changed.

@@ -168,6 +168,8 @@ class PlanTrace(Struct, frozen=True, kw_only=True):
     has_arrivals: bool
     """Recorded, or supplied."""
     requests: int
+    with_tpot: int
+    """Of them, those of two tokens or more."""
     sessions: int
     left_out: int
     """Requests that `--only-fitting` left out, because the context could not hold them."""

@@ -40,8 +40,6 @@ class Outcome(Struct, frozen=True, kw_only=True):
     undecided: int
     warm_up: int
     """Requests that no promise covers."""
-    with_tpot: int
-    """Submitted with two tokens or more."""
     sessions: int
     left_out: int
     """Requests of the file that were not sent, because the context could not hold them."""
@@ -60,11 +58,6 @@ class Outcome(Struct, frozen=True, kw_only=True):
     output_tokens: int
     prompt_tokens: int
     """Of requests that are done."""
-
-    @property
-    def populations(self) -> Populations:
-        """What another run of the same requests will have."""
-        return Populations(self.submitted, self.with_tpot)
 
 
 class GiveUpError(ServeError):
@@ -205,7 +198,6 @@ def _outcome(
         unfinished=ledger.count(State.OPEN),
         undecided=judgement.undecided,
         warm_up=int(np.count_nonzero(np.array(ledger.arrival_ns) < from_ns)),
-        with_tpot=int(np.count_nonzero(np.array(ledger.num_output) > 1)),
         sessions=len(kept.sessions),
         left_out=kept.left_out,
         hashed=kept.hashed,

@@ -1,24 +1,15 @@
 """A replay's report as a document: findings with their pictures, then time, maps, latencies, requests, and everything that was assumed."""
 
-from collections.abc import Sequence
-
-import msgspec
-from msgspec import Struct
-
 from sim.report.figures import FindingText, ReplayReport
 from traces.report import numbers, svg
 from traces.report.document import (
-    Chart,
     Charts,
-    Column,
-    Curve,
     Document,
     Fact,
     Facts,
     Finding,
     Line,
     Maps,
-    Mark,
     Moment,
     OverTime,
     Section,
@@ -26,7 +17,8 @@ from traces.report.document import (
     Table,
     Words,
 )
-from traces.stats import Spread
+from traces.report.facts import facts_of, spread_text
+from traces.report.latency import MEANINGS, latency_charts, latency_table
 
 
 def document(
@@ -205,59 +197,18 @@ def _over_time(report: ReplayReport) -> Section:
     )
 
 
-LATENCIES = (
-    ("TTFT", "arrival to first token", "ttft_ms"),
-    ("TPOT", "mean gap between tokens", "tpot_ms"),
-    ("End to end", "arrival to last token", "e2e_ms"),
-)
-
-
 def _latency(report: ReplayReport) -> Section:
-    charts = []
-    for title, meaning, name in LATENCIES:
-        values = getattr(report.distributions, name)
-        if not values:
-            continue
-        spread: Spread = getattr(report, name)
-        marks = [
-            Mark(text=f"p{round(100 * share)} {numbers.ms(value)}", x=value, y=share)
-            for share, value in ((0.5, spread.p50), (0.9, spread.p90), (0.99, spread.p99))
-            if value is not None
-        ]
-        charts.append(
-            Chart(
-                title=title, x_title=meaning, y_title="share of requests", log_x=True, x_unit="ms", y_share=True, marks=marks,
-                curves=[Curve(label="replayed", x=values, y=report.distributions.share)],
-            )
-        )  # fmt: skip
+    spreads = {name: getattr(report, name) for _, _, name in MEANINGS}
+    values = {name: getattr(report.distributions, name) for _, _, name in MEANINGS}
+    charts = latency_charts(spreads, report.distributions.share, values, "replayed")
     return Section(
         name="latency",
         title="Latency",
         lead="How many requests were done within a time. Server side, of requests that are done.",
         parts=[
             *([Charts(name="latency-charts", charts=charts, by_y=True)] if charts else []),
-            latency_table(report),
+            latency_table(spreads),
         ],
-    )
-
-
-def latency_table(report: ReplayReport) -> Table:
-    """Percentiles of the three latencies."""
-    rows = []
-    for title, _, name in LATENCIES:
-        s: Spread = getattr(report, name)
-        rows.append(
-            [
-                title,
-                *(numbers.ms(v) for v in (s.p50, s.p90, s.p99, s.mean, s.max)),
-                numbers.count(s.count),
-            ]
-        )
-    heads = ["p50", "p90", "p99", "mean", "max", "samples"]
-    return Table(
-        name="latency-table",
-        columns=[Column(title="", text=True), *(Column(title=head) for head in heads)],
-        rows=rows,
     )
 
 
@@ -300,8 +251,8 @@ def _assumptions(report: ReplayReport) -> Section:
                     name="first and last arrival",
                     value=f"{report.trace.first_arrival_s:g} s, {report.trace.last_arrival_s:,.3f} s",
                 ),
-                Fact(name="prompt tokens", value=_spread_text(report.lengths.prompt_tokens)),
-                Fact(name="output tokens", value=_spread_text(report.lengths.output_tokens)),
+                Fact(name="prompt tokens", value=spread_text(report.lengths.prompt_tokens)),
+                Fact(name="output tokens", value=spread_text(report.lengths.output_tokens)),
             ],
         )
     )
@@ -311,24 +262,3 @@ def _assumptions(report: ReplayReport) -> Section:
         lead="Everything that decides these figures beside the trace, nothing left to a default.",
         parts=list(parts),
     )
-
-
-def _spread_text(spread: Spread) -> str:
-    if spread.mean is None:
-        return numbers.NONE
-    return f"mean {spread.mean:,.1f}, p50 {spread.p50:,.0f}, p99 {spread.p99:,.0f}, max {spread.max:,.0f}"
-
-
-def facts_of(struct: Struct) -> list[Fact]:
-    """Each field of a struct that is no struct itself, by its name."""
-    facts = []
-    for name, value in msgspec.to_builtins(struct).items():
-        if isinstance(value, dict):
-            if isinstance(getattr(struct, name), Struct):
-                continue
-            value = ", ".join(f"{key} {numbers.plain(each)}" for key, each in value.items())
-        elif isinstance(value, Sequence) and not isinstance(value, str):
-            value = ", ".join(map(numbers.plain, value))
-        text = numbers.gib(value) if name.endswith("_bytes") else numbers.plain(value)
-        facts.append(Fact(name=numbers.name(name), value=text))
-    return facts

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from sim.ledger import NEVER, Ledger, State
 from traces.report import numbers
 from traces.report.document import Column, Table
+from traces.report.rows import worth_reading
 
 HEADER: Final = (
     "request",
@@ -21,8 +22,6 @@ HEADER: Final = (
     "tpot_ms",
     "e2e_ms",
 )
-MOST_ROWS: Final = 1000
-_SLOWEST: Final = 200
 _STATES: Final = {
     State.OPEN: "unfinished",
     State.DONE: "done",
@@ -67,15 +66,11 @@ class Rows:
             )
 
     def table(self, csv_name: str) -> Table:
-        """At most `MOST_ROWS` of them: what did not end well, the slowest, and an even sample of the rest."""
-        chosen = self._chosen()
+        """Those worth reading on a page; all are in `csv_name`."""
+        chosen, note = worth_reading(
+            self.state != State.DONE, (self.ttft, self.tpot, self.e2e), csv_name
+        )
         rows = [self._row(i) for i in chosen.tolist()]
-        note = f"All {len(self):,} requests."
-        if len(chosen) < len(self):
-            note = (
-                f"{len(chosen):,} of {len(self):,} requests: up to {_SLOWEST} that did not end well, the {_SLOWEST} slowest by each time, and "
-                f"an even sample of the others. All are in {csv_name}."
-            )
         columns = [
             Column(title="Request", help="Number in order of arrival, as in the block map"),
             Column(title="Arrival, s"),
@@ -87,22 +82,6 @@ class Rows:
             Column(title="Ended", text=True),
         ]
         return Table(name="request-table", columns=columns, rows=rows, note=note, tools=True)
-
-    def _chosen(self) -> NDArray[np.int64]:
-        total = len(self)
-        if total <= MOST_ROWS:
-            return np.arange(total)
-        chosen = set(np.flatnonzero(self.state != State.DONE)[:_SLOWEST].tolist())
-        for times in (self.ttft, self.tpot, self.e2e):
-            known = np.nan_to_num(times, nan=-1.0)
-            chosen.update(np.argsort(-known, kind="stable")[:_SLOWEST].tolist())
-        others = np.setdiff1d(np.arange(total), list(chosen))
-        chosen.update(
-            others[
-                np.linspace(0, len(others) - 1, MOST_ROWS - len(chosen), dtype=np.int64)
-            ].tolist()
-        )
-        return np.array(sorted(chosen), np.int64)
 
     def _row(self, i: int) -> list[str]:
         state = _STATES[State(int(self.state[i]))]

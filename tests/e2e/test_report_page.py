@@ -1,4 +1,4 @@
-"""A replay's report in a real browser: it asks for nothing, one pointer reads all charts, tables sort and search, paper has everything."""
+"""Reports in a real browser: it asks for nothing, one pointer reads all charts, tables sort and search, paper has everything."""
 
 import json
 
@@ -9,12 +9,15 @@ from typer.testing import CliRunner
 from sim.cli import replay as command
 from tests.e2e.browser import browser, keep_picture, needs_browser, page_of
 from tests.sim.report.crowd import FLAGS, crowd
+from tests.traces.client.stub import Stub, running
+from traces.client.cli import bench
 
 pytestmark = needs_browser
 
 
 @pytest.fixture(scope="module")
-def chromium():
+def chromium(run):
+    # The client's event loop must be over before the browser's begins.
     with browser() as running:
         yield running
 
@@ -174,3 +177,35 @@ def test_pictures(chromium, report, size, scheme):
         keep_picture(page, f"report-{size}-{scheme}")
         wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
         assert not page.evaluate(wide), "the page scrolls sideways"
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of the load client with a failure and a prediction laid over it: its page's address, and its figures."""
+    folder = tmp_path_factory.mktemp("run")
+    app = typer.Typer()
+    app.command()(bench)
+    page = folder / "run.html"
+    trace = str(crowd(folder))
+    with running(Stub(ttft_s=0.03, gap_s=0.002)) as url:
+        for args in (
+            ["--json", str(folder / "before.json")],
+            ["--against", str(folder / "before.json"), "--html", str(page)],
+        ):
+            result = CliRunner().invoke(app, [url, trace, *args, "--time-scale", "0.2"])
+            assert result.exit_code == 0, result.output
+    return page.as_uri(), json.loads((folder / "run.json").read_text())
+
+
+def test_run_is_drawn_with_the_prediction_over_it(chromium, run):
+    url, figures = run
+    with page_of(chromium, url) as page:
+        ready(page)
+        keep_picture(page, "bench-desktop-light")
+        assert page.locator("#latency-charts path.line.second").count() == 3
+        assert page.locator("#latency-charts path.line.first").count() == 3
+        assert page.locator("#comparison tbody tr").count() == len(figures["against"]["figures"])
+        page.locator("#latency-charts").focus()
+        page.keyboard.press("ArrowUp")
+        assert "other run 50.0 % within" in page.locator("#latency-charts .say").inner_text()
+        assert page.locator("#request-table tbody tr").count() == figures["requests"]["submitted"]

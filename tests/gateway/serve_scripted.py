@@ -3,13 +3,14 @@
 Says its address on standard output once it takes requests. Each step of the model takes ten milliseconds.
 """
 
-import sys
 import time
 
-from engine.core.errors import ExecutorError
+import typer
+
 from engine.core.plan import Plan
 from gateway.server import bind, run, serve, url_of
 from tests.gateway.live import gateway_config, scripted
+from traces.terminal import exit_on_error
 
 
 def main(drain_s: float, crash_at_step: int, piece_bytes: int) -> None:
@@ -23,11 +24,9 @@ def main(drain_s: float, crash_at_step: int, piece_bytes: int) -> None:
     listener = bind(config)
     pieces = [b"x" * piece_bytes] * 300 if piece_bytes else None
     served = scripted(pieces, pace=pace, step_fault=crash, num_blocks=1024)
-    try:
+    with exit_on_error():
         run(serve, config, served, listener, lambda: print(url_of(listener), flush=True))
-    except ExecutorError as error:
-        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    typer.run(main)

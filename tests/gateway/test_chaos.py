@@ -107,7 +107,7 @@ def test_step_that_raises_ends_all_that_ran_in_it_and_the_server_goes_on() -> No
         assert settles(num_descriptors, before - 2)
 
 
-def test_worker_that_dies_ends_everybody_and_the_process_with_1() -> None:
+def test_worker_that_dies_ends_everybody_and_the_process_with_3() -> None:
     with (
         process(drain_s=20, crash_at_step=40) as (server, url),
         httpx.Client(base_url=url, timeout=20) as client,
@@ -119,7 +119,7 @@ def test_worker_that_dies_ends_everybody_and_the_process_with_1() -> None:
                 assert answer.result().status_code == 500
                 assert answer.result().json()["error"]["message"] == "the model runner died"
         code, errors = outcome(server)
-    assert code == 1
+    assert code == 3
     assert errors.endswith("error: the model runner died\n")
 
 

@@ -28,6 +28,7 @@ def process(
         sys.executable,
         "-m",
         "tests.gateway.serve_scripted",
+        "--",
         str(drain_s),
         str(crash_at_step),
         str(piece_bytes),
@@ -129,7 +130,7 @@ def test_dying_model_runner_ends_each_stream_with_an_error_and_the_process_with_
             "code": "executor_failed",
         }
         code, errors = outcome(server)
-    assert code == 1
+    assert code == 3
     assert errors.endswith("error: the model runner died\n")
 
 

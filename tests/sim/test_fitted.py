@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import numpy as np
 import pytest
 import typer
@@ -12,12 +13,18 @@ from typer.testing import CliRunner
 from engine.core.errors import TraceError
 from sim.cli import replay
 from sim.cost import decode_work
-from sim.fitted import FEATURES, Fit, FittedCost, features, fit_recording, fit_steps
+from sim.fitted import BENDS, Fit, FittedCost, features, fit_recording, fit_steps, names
 from sim.recorded_steps import RecordedStep, read_steps
 from tests.sim.test_cost import with_chunk
 from tests.sim.test_lockstep import edited, first, record_crowd
 
-LAW = {"step": 2_000_000.0, "decode": 300_000.0, "decode_context": 500.0, "chunk_token": 90_000.0}
+LAW = {
+    "step": 2_000_000.0,
+    "sample": 300_000.0,
+    "decode_context": 500.0,
+    "token_1": 20_000.0,
+    "token_16": 90_000.0,
+}
 
 
 def some_steps(count: int, noise: float = 0.0, seed: int = 0) -> list[RecordedStep]:
@@ -30,7 +37,8 @@ def some_steps(count: int, noise: float = 0.0, seed: int = 0) -> list[RecordedSt
             work = with_chunk(
                 work, int(rng.integers(0, 300)), int(rng.integers(1, 200)), sampled=True
             )
-        ns = sum(LAW.get(n, 0) * v for n, v in zip(FEATURES, features(work), strict=True))
+        named = zip(names((1, 16)), features(work, (1, 16)), strict=True)
+        ns = sum(LAW.get(name, 0) * value for name, value in named)
         factor = rng.gamma(1 / noise**2, noise**2) if noise else 1.0
         steps.append(RecordedStep(work, int(ns * factor), 1000))
     return steps
@@ -58,6 +66,33 @@ def test_noise_is_told_as_large_as_it_is_and_does_not_shift_the_sum():
     cost = FittedCost(fit)
     predicted = sum(cost.step_ns(step.work) for step in fresh)
     assert predicted == pytest.approx(sum(step.ns for step in fresh), rel=0.03)
+
+
+def test_a_disturbed_stretch_is_set_aside_and_its_cost_is_told():
+    steps = some_steps(1000, noise=0.05)
+    for at in range(300, 400):
+        steps[at] = msgspec.structs.replace(steps[at], ns=2 * steps[at].ns)
+    fit = fitted(steps)
+    assert 0.08 < fit.unusual_steps_share < 0.13
+    extra = sum(step.ns for step in steps[300:400]) / 2 / sum(step.ns for step in steps)
+    assert fit.unusual_time_share == pytest.approx(extra, rel=0.15)
+    assert fit.total_error_share == pytest.approx(-extra, rel=0.3)
+    cost = FittedCost(fit)
+    fresh = some_steps(500, seed=5)
+    predicted = sum(cost.step_ns(step.work) for step in fresh)
+    assert predicted == pytest.approx(sum(step.ns for step in fresh), rel=0.02)
+
+
+def test_steps_larger_than_any_recorded_go_on_in_a_straight_line():
+    def law(tokens: int) -> int:
+        return 1_000_000 + 10_000 * tokens
+
+    works = [with_chunk(decode_work(0, 0), 0, 1 + n % 100, sampled=False) for n in range(400)]
+    fit = fitted([RecordedStep(work, law(work.num_tokens), 0) for work in works])
+    assert fit.max_tokens == 100
+    assert max(fit.bends) < 100 < max(BENDS)
+    large = FittedCost(fit).step_ns(with_chunk(decode_work(0, 0), 0, 1000, sampled=False))
+    assert large > 0.9 * law(1000)
 
 
 def test_the_error_told_is_that_of_steps_that_were_not_seen():

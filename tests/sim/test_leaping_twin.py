@@ -25,7 +25,8 @@ class Uneven:
     name = "uneven"
 
     def step_ns(self, work: StepWork) -> int:
-        return 1 + work.num_tokens + (work.context_tokens * 7919) % 13
+        chunks = work.chunk_context + 3 * work.chunk_attended
+        return 1 + work.num_tokens + (work.context_tokens * 7919 + work.attended + chunks) % 13
 
     def leap_ns(self, work: StepWork, steps: int):
         size = work.num_sequences

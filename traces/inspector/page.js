@@ -99,6 +99,13 @@
     return [...steps].sort((a, b) => a - b);
   })();
 
+  // Goes where the address says.
+  const follow = async () => {
+    const at = new URLSearchParams(location.hash.slice(1));
+    await walk(recording.momentOf(Number(at.get("step")) || 0));
+    if (at.has("request")) await choose(Number(at.get("request")));
+  };
+
   const walk = (moment) => { stop(); return go(moment, true); };
 
   // -- requests -----------------------------------------------------------------------------------------------------------
@@ -228,9 +235,8 @@
   $("#cut").hidden = !index.cut;
   $("#cut").textContent = index.cut ? `Shown up to where reading had to stop: ${index.cut}.` : "";
   $("#preemption").disabled = !requests.preemptions.some(Boolean);
-  const at = new URLSearchParams(location.hash.slice(1));
-  await go(recording.momentOf(Number(at.get("step")) || 0));
+  await follow();
   list();
-  if (at.has("request")) await choose(Number(at.get("request")));
+  window.addEventListener("hashchange", follow);
   document.body.dataset.ready = "";
 })();

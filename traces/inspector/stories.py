@@ -88,10 +88,12 @@ class Stories:
         self.of[call.request] = story
         self._left[call.request] = call.num_sequences
         several = f", for {call.num_sequences} sequences" if call.num_sequences > 1 else ""
+        ranked = self._config.scheduler.policy != "fcfs"
+        line = f", in class {call.priority}, of tenant {call.tenant}" if ranked else ""
         limit = "" if call.max_tokens is None else f", at most {call.max_tokens:,} to generate"
         self._tell(
             call.request, step, call.now, "arrive",
-            f"Arrived with a prompt of {call.num_prompt:,} tokens{limit}{several}.",
+            f"Arrived with a prompt of {call.num_prompt:,} tokens{limit}{several}{line}.",
         )  # fmt: skip
         if call.rejected is not None:
             story.ended, story.end = call.now, f"rejected: {call.rejected}"

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.core.errors import ConfigError
+from sim.plan.judge import Populations
 from sim.plan.trial import run_trial
 from sim.plan.windows import Windows, fewest_by_window
 from sim.sweep.axes import Files, resolve_settings
@@ -84,14 +85,15 @@ def test_a_run_that_is_given_up_misses_and_one_that_is_not_is_the_whole_run(burs
     whole = run_trial(bursts, machine_of(1), asked.slo, False, False, None)
     assert not whole.meets
     trace = write_bursts(bursts.parent / "long.csv", bursts=20)
-    most = run_trial(trace, machine_of(1), asked.slo, False, False, None).populations
+    submitted = run_trial(trace, machine_of(1), asked.slo, False, False, None).submitted
+    most = Populations(submitted, submitted)
     stopped = run_trial(trace, machine_of(1), asked.slo, False, False, most)
     assert stopped.stopped_s is not None
     assert not stopped.meets
     assert stopped.submitted < most.requests
     assert all(clause.value_ms is None for clause in stopped.clauses)
     many = run_trial(trace, machine_of(9), asked.slo, False, False, None)
-    assert run_trial(trace, machine_of(9), asked.slo, False, False, many.populations) == many
+    assert run_trial(trace, machine_of(9), asked.slo, False, False, most) == many
 
 
 def test_counts_add_up_and_rejections_are_misses(tmp_path):
@@ -281,3 +283,13 @@ def test_a_wrong_question_is_one_sentence(bursts, changes, hardware, message):
     with pytest.raises(ConfigError) as found:
         plan(question(bursts, "ttft=2s", **changes), hardware)
     assert message in found.value.message
+
+
+@pytest.mark.parametrize("changes", [{"rate_scale": 3.0}, {"time_scale": 0.05}, {"resample": True}])
+def test_alone_means_alone_whatever_is_done_to_the_trace(bursts, changes):
+    settings = {"tensor_parallel": 1}
+    [plain] = plan(question(bursts, "ttft_p99=9s", settings=settings)).candidates
+    [scaled] = plan(question(bursts, "ttft_p99=9s", settings=settings | changes)).candidates
+    assert plain.alone is not None
+    assert scaled.alone == plain.alone
+    assert scaled.points != plain.points

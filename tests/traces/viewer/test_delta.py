@@ -67,7 +67,7 @@ def test_events_say_what_the_map_cannot() -> None:
     assert events_of(records) == [
         ["copy", 10, 11],
         ["evict", 4, 5],
-        ["preempt", 9, "swap"],
+        ["preempt", 9, "swap", 5],
         ["swap", 9, "out"],
     ]
 
