@@ -189,6 +189,26 @@ def replay(
         str,
         typer.Option(help="round-robin, least-loaded or prefix-aware.", rich_help_panel=MACHINE),
     ] = "round-robin",
+    allocator: Annotated[
+        str,
+        typer.Option(
+            help="paged; for comparison one contiguous run a sequence: max, pow2 or oracle.",
+            rich_help_panel=SCHEDULER,
+        ),
+    ] = "paged",
+    batching: Annotated[
+        str,
+        typer.Option(
+            help="continuous; for comparison static: batch after batch.", rich_help_panel=SCHEDULER
+        ),
+    ] = "continuous",
+    beam_width: Annotated[
+        int | None,
+        typer.Option(
+            help="Hypotheses of a beam search for each answer; else sampled.",
+            rich_help_panel=WORKLOAD,
+        ),
+    ] = None,
     num_sequences: Annotated[
         int, typer.Option("--n", help="Answers to each prompt.", rich_help_panel=WORKLOAD)
     ] = 1,
@@ -307,6 +327,9 @@ def replay(
             replicas_per_link=replicas_per_link,
             replicas=replicas,
             router=router,
+            allocator=allocator,
+            batching=batching,
+            beam_width=beam_width,
             num_sequences=num_sequences,
             limit=limit,
             arrivals=arrivals,

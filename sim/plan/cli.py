@@ -129,13 +129,21 @@ def plan(
     out: Annotated[
         Path,
         typer.Option(
-            help="Folder of plan.json, plan.csv and the simulations, which are not run again.",
+            help="Folder of plan.html, plan.json, plan.csv and the simulations, which are not run again.",
             rich_help_panel=OUTPUT,
         ),
     ] = Path("kilburn-plan"),
     workers: WorkerCount = None,
     json: Json = None,
     csv: CsvPath = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the report to FILE too, one page that needs nothing else.",
+            metavar="FILE",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
 ) -> None:
     """Find the fewest replicas and the cheapest hardware that keep promises on a trace, or how many users a machine can serve."""
     from rich.console import Console
@@ -149,11 +157,13 @@ def plan(
     from sim.plan.render import render
     from sim.plan.slo import parse_slo
     from sim.plan.table import to_csv
+    from sim.report.plan_page import document
     from sim.sweep.axes import Files, parse_settings
     from sim.sweep.cache import Cache, write_atomically
     from sim.sweep.digest import file_digest
     from sim.sweep.workers import Workers
     from traces.figures import encode_figures
+    from traces.report.html import page
     from traces.terminal import exit_on_error
 
     with exit_on_error():
@@ -197,6 +207,10 @@ def plan(
         for path in (out / "plan.csv", csv):
             if path is not None:
                 write_atomically(path, table)
+        text = page(document(result, ["plan.json", "plan.csv"])).encode()
+        for path in (out / "plan.html", html):
+            if path is not None:
+                write_atomically(path, text)
     Console(highlight=False).print(render(result))
     if result.best is None:
         raise typer.Exit(1)

@@ -7,7 +7,9 @@ import typer
 from typer.testing import CliRunner
 
 from sim.cli import replay as command
+from sim.plan.cli import plan
 from tests.e2e.browser import browser, keep_picture, needs_browser, page_of
+from tests.sim.plan.worlds import write_bursts
 from tests.sim.report.crowd import FLAGS, crowd
 from tests.traces.client.stub import Stub, running
 from traces.client.cli import bench
@@ -209,3 +211,28 @@ def test_run_is_drawn_with_the_prediction_over_it(chromium, run):
         page.keyboard.press("ArrowUp")
         assert "other run 50.0 % within" in page.locator("#latency-charts .say").inner_text()
         assert page.locator("#request-table tbody tr").count() == figures["requests"]["submitted"]
+
+
+def test_plan_is_drawn(chromium, tmp_path):
+    trace = write_bursts(tmp_path / "bursts.csv")
+    out = tmp_path / "out"
+    args = [
+        "--slo",
+        "ttft_p99=1s,tpot_p99=80ms",
+        "--hardware",
+        "H100,L4",
+        "--quick",
+        "--workers",
+        "1",
+    ]
+    app = typer.Typer()
+    app.command()(plan)
+    assert CliRunner().invoke(app, [str(trace), *args, "--out", str(out)]).exit_code == 0
+    with page_of(chromium, (out / "plan.html").as_uri(), "phone", "dark") as page:
+        ready(page)
+        keep_picture(page, "plan-phone-dark")
+        page.locator("#frontier").focus()
+        page.keyboard.press("ArrowRight")
+        assert " at " in page.locator("#frontier .say").inner_text()
+        wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+        assert not page.evaluate(wide), "the page scrolls sideways"

@@ -142,6 +142,8 @@ def _chart(chart: Chart) -> str:
     x, y = chart_axes(chart)
     x_text: Format = numbers.ms if chart.x_unit == "ms" else _compact
     y_text: Format = numbers.percent if chart.y_share else _compact
+    if chart.y_unit == "ms":
+        y_text = numbers.ms
     x_ticks, y_ticks = x.ticks(5, x_text), y.ticks(4, y_text)
     shapes = [svg.gridlines([t.place for t in x_ticks], [t.place for t in y_ticks])]
     spots = []

@@ -82,13 +82,13 @@ class Chart(Struct, frozen=True, kw_only=True):
     marks: list[Mark] = []
     log_x: bool = False
     x_unit: str = ""
-    """`ms` is written as times; other units stand behind numbers."""
+    """`ms` is written as times."""
     y_unit: str = ""
+    """Likewise."""
     y_share: bool = False
     """y are shares, axis from 0 to 1."""
     x_zero: bool = False
     """The axis starts at 0."""
-    steps: bool = False
 
 
 class Charts(Struct, frozen=True, kw_only=True, tag="charts"):

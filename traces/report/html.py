@@ -30,6 +30,8 @@ from traces.viewer.assets import view_script, view_style
 POLICY: Final = (
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
 )
+_LONG: Final = 9
+"""A figure of more letters is set smaller."""
 
 
 def page(document: Document) -> str:
@@ -63,8 +65,9 @@ def _read(name: str) -> str:
 
 def _finding(finding: Finding) -> str:
     warm = ' class="warm"' if finding.warm else ""
+    long = ' class="long"' if len(finding.figure) > _LONG else ""
     return (
-        f'<li{warm}><div class="picture"><b>{escape(finding.figure)}</b>{finding.picture}</div>'
+        f'<li{warm}><div class="picture"><b{long}>{escape(finding.figure)}</b>{finding.picture}</div>'
         f'<div><p class="sentence">{escape(numbers.glued(finding.sentence))}</p>'
         f'<p class="quiet">{escape(finding.source)}</p></div></li>'
     )
