@@ -39,9 +39,15 @@ class Audience:
     def __init__(self) -> None:
         self._streams: dict[RequestId, Stream] = {}
         self._choices: dict[int, Choice] = {}
+        self._news: list[Stream] = []
+        """Streams whose readers must be told."""
 
     def __len__(self) -> int:
         return len(self._streams)
+
+    def announce(self, stream: Stream) -> None:
+        """`stream` has news, which its reader learns once all is delivered."""
+        self._news.append(stream)
 
     def add(self, stream: Stream) -> None:
         """`stream` is open."""
@@ -121,12 +127,14 @@ class Audience:
             self._let_go(choices[row])
         for request in outcome.closed:
             self._close(self._streams[request])
+        self._tell()
 
     def end(self, request: RequestId, reason: Finish) -> None:
         """The core has ended what was left of `request`."""
         stream = self._streams[request]
         stream.end(_REASONS[reason])
         self._close(stream)
+        self._tell()
 
     def fail_all(self, message: str) -> list[RequestId]:
         """Ends every open stream with an error; which these were."""
@@ -134,7 +142,15 @@ class Audience:
         self._choices.clear()
         for stream in streams.values():
             stream.end(FinishReason.ERROR, message)
+        self._tell()
         return list(streams)
+
+    def _tell(self) -> None:
+        """Readers may open and abort streams while they are told."""
+        while self._news:
+            news, self._news = self._news, []
+            for stream in news:
+                stream.tell()
 
     def _close(self, stream: Stream) -> None:
         """The core has closed the request: choices that never came into being share the fate of the first."""

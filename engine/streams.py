@@ -3,11 +3,15 @@
 Knows tokens, text and one reader; knows no scheduler and no transport. The engine writes from the event loop, never
 blocks, and never waits for the reader: what has not been read is merged into one pending `Delta` for each choice, so that a
 slow reader gets fewer and larger pieces and costs no more memory than its answers.
+
+There are two ways to read: to iterate, or to `listen` and then `take`. A listener is told after all of a step has been delivered, in the
+same turn of the event loop, and so costs no switch of tasks.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from engine.beams import BeamStep, Hypotheses
@@ -55,7 +59,9 @@ class Stream:
         generation: Generation,
         codec: Codec,
         on_abort: Callable[["Stream"], None],
+        announce: Callable[["Stream"], None],
     ) -> None:
+        """`announce` is given the stream when it has news; its owner calls `tell` when all of a step has been delivered."""
         self.request_id = request_id
         self.num_prompt = len(generation.prompt)
         self.num_cached = 0
@@ -65,9 +71,11 @@ class Stream:
         self.choices = _choices(self, codec)
         """What the engine writes to, one for each sequence of the core's request."""
         self._on_abort = on_abort
+        self._announce = announce
         self._ready: deque[Choice] = deque()
         self._num_open = generation.num_sequences
-        self._reader: asyncio.Future[None] | None = None
+        self._told: Callable[[], None] | None = None
+        self._announced = False
 
     def __aiter__(self) -> "Stream":
         """Itself."""
@@ -82,17 +90,26 @@ class Stream:
             StopAsyncIteration: the last delta of every choice has been read.
             RuntimeError: another task is reading.
         """
-        while not self._ready:
+        while (delta := self.take()) is None:
             if self.ended:
                 raise StopAsyncIteration
-            if self._reader is not None:
+            if self._told is not None:
                 raise RuntimeError("a stream has one reader, and another task is reading this one")
-            self._reader = asyncio.get_running_loop().create_future()
+            news = asyncio.get_running_loop().create_future()
+            self._told = partial(_set, news)
             try:
-                await self._reader
+                await news
             finally:
-                self._reader = None
-        return self._ready.popleft().take()
+                self._told = None
+        return delta
+
+    def listen(self, told: Callable[[], None] | None) -> None:
+        """Calls `told` from now on when there is something to take, in place of whom it told before. It must neither raise nor block."""
+        self._told = told
+
+    def take(self) -> Delta | None:
+        """What came of one choice since it was last read; None where there is nothing."""
+        return self._ready.popleft().take() if self._ready else None
 
     def abort(self) -> None:
         """Ends what has not ended with `ABORT`, which the reader, if it still reads, gets to see. Idempotent."""
@@ -134,8 +151,15 @@ class Stream:
         if not again:
             self._ready.append(choice)
         self._num_open -= choice.ended
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
+        if self._told is not None and not self._announced:
+            self._announced = True
+            self._announce(self)
+
+    def tell(self) -> None:
+        """Tells the reader what has been announced."""
+        self._announced = False
+        if self._told is not None:
+            self._told()
 
 
 class Choice:
@@ -148,6 +172,7 @@ class Choice:
         """Of the plans that work for it, from its first admission on."""
         self._codec = codec
         self._stop_tokens = stream.ends
+        self._min_tokens = stream.generation.sampling.min_tokens
         self._detokenizer = self._fresh()
         self._logprobs: list[tuple[int, TokenLogprobs]] = []
         self._accepted: list[int] = []
@@ -170,8 +195,7 @@ class Choice:
 
     def sampled(self, token: int, logprobs: TokenLogprobs | None = None) -> bool:
         """Decodes a token that a commit may accept or discard; whether the answer stops with it."""
-        early = len(self._accepted) < self.stream.generation.sampling.min_tokens
-        if token in self._stop_tokens and not early:
+        if token in self._stop_tokens and len(self._accepted) >= self._min_tokens:
             self._tentative = (token, "", logprobs)
             return True
         text, stopped = self._detokenizer.push((token,))
@@ -211,16 +235,12 @@ class Choice:
 
     def take(self) -> Delta:
         """What came since it was last taken."""
-        delta = Delta(
-            "".join(self._text),
-            self._num_tokens,
-            self.finish,
-            self.error,
-            self.index,
-            tuple(self._logprobs),
-        )
-        self._text.clear()
-        self._logprobs.clear()
+        texts, logprobs = self._text, self._logprobs
+        text = texts[0] if len(texts) == 1 else "".join(texts)
+        said = tuple(logprobs) if logprobs else ()
+        delta = Delta(text, self._num_tokens, self.finish, self.error, self.index, said)
+        texts.clear()
+        logprobs.clear()
         self._num_tokens = 0
         self._waits_to_be_read = False
         return delta
@@ -278,6 +298,11 @@ class BeamChoice(Choice):
             self._num_tokens = answer.length
             self._text.append(self._detokenizer.push(answer.tokens)[0])
         super().end(reason, error)
+
+
+def _set(news: asyncio.Future[None]) -> None:
+    if not news.done():
+        news.set_result(None)
 
 
 def _choices(stream: Stream, codec: Codec) -> tuple[Choice, ...]:

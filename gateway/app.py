@@ -70,6 +70,7 @@ def create_app(
         Route("/ready", edge.ready, methods=["GET"]),
         Route("/version", edge.version, methods=["GET"]),
         Route("/metrics", metrics.endpoint, methods=["GET"]),
+        Route("/openapi.json", edge.openapi, methods=["GET"]),
         Route("/", page.document, methods=["GET"]),
         Route("/page.css", page.style, methods=["GET"]),
         Route("/page.js", page.script, methods=["GET"]),

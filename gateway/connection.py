@@ -1,115 +1,99 @@
-"""What ASGI cannot say of a connection: reset it, because its client has stopped reading; and how slow and how large the head of a
-request may be.
+"""What ASGI cannot say of a connection, as an extension of ours in the scope: whether it takes more now, when it does again, and: reset it.
 
 A client that has stopped reading cannot be told anything: what is left in the buffers would wait for it for ever, in the process
-and, after an orderly close, in the system. A reset frees both and tells the client at its next read. The parser keeps an
-unfinished head in memory without a bound of its own; heads that are complete are measured in `gateway.middleware`.
+and, after an orderly close, in the system. A reset frees both and tells the client at its next read.
 """
 
-import asyncio
 import socket
 import struct
-import sys
-from collections.abc import Mapping
-from typing import Any, Final
+from asyncio import TimerHandle
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Protocol
 
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
-
-from engine.core.errors import RequestError
-from gateway.errors import describe
-from gateway.schemas import ENCODER
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 EXTENSION: Final = "kilburn.connection"
 _LINGER_NOT: Final = struct.pack("ii", 1, 0)
 
 
-class ResettableProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, with bounds on unfinished heads, and offering the extension to the application.
+class Connection(Protocol):
+    """The way to one client."""
 
-    The bounds are uvicorn's settings `h11_max_incomplete_event_size`, in bytes, and `timeout_keep_alive`, in seconds.
+    @property
+    def writable(self) -> bool:
+        """Whether a message that is sent now goes out without waiting."""
+        ...
+
+    def listen(self, told: Callable[[], None] | None) -> None:
+        """Calls `told` whenever it is writable again, or lost, in place of whom it told before."""
+        ...
+
+    def reset(self) -> None:
+        """Drops the connection and all that is buffered for it; the application's `receive` says so at once."""
+        ...
+
+
+class WatchedProtocol(HttpToolsProtocol):
+    """The protocol of uvicorn that offers itself as a `Connection` to the application.
+
+    After a response the client has `patience_s` to take what is still buffered; then the connection is reset.
     """
 
-    _late: asyncio.TimerHandle | None = None
-    _in_head = False
-    _head_bytes = 0
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begins to wait for a request's head."""
-        super().connection_made(transport)
-        self._wait_for_head()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Waits no more."""
-        self._head_is_there()
-        super().connection_lost(exc)
-
-    def data_received(self, data: bytes) -> None:
-        """Parses; then ends the connection if a head that was unfinished before is so still, and too large."""
-        unfinished = self._in_head
-        super().data_received(data)
-        if unfinished and self._in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > (self.config.h11_max_incomplete_event_size or sys.maxsize):
-                self._refuse(431, "the request's target and headers are too large")
+    patience_s = 30.0
+    _told: Callable[[], None] | None = None
+    _lingering: TimerHandle | None = None
 
     def on_message_begin(self) -> None:
         """Begins a request as usual, and adds the extension to its scope."""
         super().on_message_begin()
-        self.scope["extensions"] = {EXTENSION: {"reset": self.reset}}
-        self._in_head, self._head_bytes = True, 0
-        self._wait_for_head()
+        self._linger_no_more()
+        self.scope["extensions"] = {EXTENSION: {"connection": self}}
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Takes a header; drops trailers, which nobody reads (RFC 9110, section 6.5.1)."""
-        if self._in_head:
-            super().on_header(name, value)
+    @property
+    def writable(self) -> bool:
+        """As `Connection` says."""
+        return not (self.flow.write_paused or self.transport.is_closing())
 
-    def on_headers_complete(self) -> None:
-        """Hands the request on."""
-        self._in_head = False
-        self._head_is_there()
-        super().on_headers_complete()
-
-    def _wait_for_head(self) -> None:
-        if self._late is None:
-            self._late = self.loop.call_later(self.timeout_keep_alive, self._give_up)
-
-    def _head_is_there(self) -> None:
-        if self._late is not None:
-            self._late.cancel()
-            self._late = None
-
-    def _give_up(self) -> None:
-        self._late = None
-        if self._in_head:
-            self._refuse(408, "the request's headers did not arrive in time")
-        else:
-            self.transport.close()
-
-    def _refuse(self, status: int, message: str) -> None:
-        """Ends the connection with an error in the usual shape. A request before this one, still unanswered, goes with it."""
-        code = {408: "request_timeout", 431: "headers_too_large"}[status]
-        _, body = describe(RequestError(message, code=code))
-        content = ENCODER.encode(body)
-        head = f"content-type: application/json\r\ncontent-length: {len(content)}\r\nconnection: close\r\n\r\n"
-        self._in_head = False
-        self._head_is_there()
-        if not self.transport.is_closing():
-            self.transport.write(STATUS_LINE[status] + head.encode() + content)
-            self.transport.close()
+    def listen(self, told: Callable[[], None] | None) -> None:
+        """As `Connection` says."""
+        self._told = told
 
     def reset(self) -> None:
-        """Drops the connection and all that is buffered for it; the application's `receive` says so at once."""
+        """As `Connection` says."""
         endpoint = self.transport.get_extra_info("socket")
         if endpoint is not None:
             endpoint.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER_NOT)
         self.transport.abort()
 
+    def resume_writing(self) -> None:
+        """The client has taken most of what was buffered."""
+        super().resume_writing()
+        if self._told is not None:
+            self._told()
 
-def reset(scope: Mapping[str, Any]) -> bool:
-    """Whether the server could reset the connection of the request in `scope`."""
-    extension = (scope.get("extensions") or {}).get(EXTENSION)
-    if extension is None:
-        return False
-    extension["reset"]()
-    return True
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is no more, whoever ended it."""
+        self._linger_no_more()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        """The application has said all; the client may not have taken it."""
+        if self.transport.get_write_buffer_size():
+            self._linger_no_more()
+            self._lingering = self.loop.call_later(self.patience_s, self._abandon)
+        super().on_response_complete()
+
+    def _abandon(self) -> None:
+        if self.transport.get_write_buffer_size():
+            self.reset()
+
+    def _linger_no_more(self) -> None:
+        if self._lingering is not None:
+            self._lingering.cancel()
+            self._lingering = None
+
+
+def connection_of(scope: Mapping[str, Any]) -> Connection | None:
+    """The connection of the request in `scope`, where it runs under a server of ours."""
+    found: Connection | None = (scope.get("extensions") or {}).get(EXTENSION, {}).get("connection")
+    return found

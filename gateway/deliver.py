@@ -4,12 +4,12 @@ Knows streams, answers and ASGI; knows nothing of request bodies. Before the fir
 an event, and then no `[DONE]`. A failure of one choice is a failure of the answer.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import AsyncExitStack, aclosing, suppress
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 import anyio
-from anyio.streams.memory import MemoryObjectSendStream
 from msgspec import UNSET, Struct
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -19,17 +19,14 @@ from engine.executor import TokenLogprobs
 from engine.requests import Delta, FinishReason
 from gateway.answers import Answer, ChunkUsage, Part, text_of
 from gateway.config import GatewayConfig
-from gateway.connection import reset
+from gateway.connection import connection_of
 from gateway.errors import describe, error_response
 from gateway.schemas import ENCODER, PromptDetails, StreamOptions, Usage
-from gateway.sse import DONE, event, send_events
+from gateway.sse import DONE, EventWriter, TextEvent, event
 from gateway.streams import Exchange, OpenStreams
 
 CLIENT_CLOSED: Final = 499
 """Status in our own records for a client that left before the answer; nobody receives it."""
-
-Heard = tuple[int, Delta]
-"""Place of an exchange in the answer, and what was read of it."""
 
 
 class Form(Struct, frozen=True, kw_only=True):
@@ -51,7 +48,10 @@ class Form(Struct, frozen=True, kw_only=True):
 
 
 class Delivery:
-    """An ASGI response. Owns its exchanges: released when the response has ended, however it ended."""
+    """An ASGI response. Owns its exchanges: released when the response has ended, however it ended.
+
+    Deltas are taken and written where the engine tells of them; the response's own task waits for the client to leave meanwhile.
+    """
 
     def __init__(
         self,
@@ -70,76 +70,88 @@ class Delivery:
         options = form.options
         self._with_usage = bool(options and options.include_usage)
         self._running_usage = self._with_usage and bool(options and options.continuous_usage_stats)
+        self._waiting = anyio.CancelScope()
+        """Is cancelled when the answer is complete, or cannot go on."""
+        self._failure: Exception | None = None
+        """What cannot be said in the answer."""
+        self._opened: set[int] = set()
+        self._offsets: dict[int, int] = {}
+        self._plain: dict[int, TextEvent] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends the answer, or the error in its place."""
         try:
-            async with AsyncExitStack() as stack:
-                heard = await self._listen(stack)
-                try:
-                    if self._form.streamed:
-                        await self._send_stream(heard, scope, receive, send)
-                    else:
-                        await self._send_whole(heard, scope, receive, send)
-                except ServeError as error:  # in here, because a task group would wrap it
-                    await error_response(error)(scope, receive, send)
+            if self._form.streamed:
+                await self._send_stream(scope, receive, send)
+            else:
+                await self._send_whole(scope, receive, send)
+        except ServeError as error:
+            await error_response(error)(scope, receive, send)
         finally:
             self._release()
 
     def _release(self) -> None:
         for exchange in self._exchanges:
+            exchange.stream.listen(None)
             self._streams.release(exchange)
 
-    async def _listen(self, stack: AsyncExitStack) -> AsyncIterator[Heard]:
-        """All deltas of all exchanges; tasks that this takes live as long as `stack`."""
-        if len(self._exchanges) == 1:
-            return _Alone(self._exchanges[0])
-        group = await stack.enter_async_context(anyio.create_task_group())
-        sender, receiver = anyio.create_memory_object_stream[Heard](0)
-        for place, exchange in enumerate(self._exchanges):
-            group.start_soon(_pass_on, place, exchange, sender.clone())
-        sender.close()
-        stack.callback(group.cancel_scope.cancel)
-        await stack.enter_async_context(receiver)
-        return receiver
-
-    def _note(self, heard: Heard) -> tuple[Exchange, Delta]:
-        """Takes note of what was read.
+    async def _until_over(self, take_in: Callable[[int], None], receive: Receive) -> bool:
+        """Calls `take_in` for each exchange that has news until `_waiting` is cancelled: True, or the client has left: False.
 
         Raises:
-            ServeError: the choice ended as it should not have.
+            Exception: the failure that was noted.
         """
-        place, delta = heard
-        exchange = self._exchanges[place]
+        with self._waiting:
+            for place, exchange in enumerate(self._exchanges):
+                exchange.stream.listen(partial(self._guarded, take_in, place))
+                self._guarded(take_in, place)
+            await _gone(receive)
+            return False
+        if self._failure is not None:
+            raise self._failure
+        return True
+
+    def _guarded(self, take_in: Callable[[int], None], place: int) -> None:
+        """Whoever calls is not to suffer from what goes wrong in this answer."""
+        try:
+            take_in(place)
+        except Exception as error:
+            self._end(error)
+
+    def _end(self, failure: Exception | None = None) -> None:
+        """The answer ends here."""
+        self._failure = failure
+        self._waiting.cancel()
+        for exchange in self._exchanges:
+            exchange.stream.listen(None)
+
+    def _note(self, exchange: Exchange, delta: Delta) -> ServeError | None:
+        """Takes note of what was read; why it is no good end, if it is none."""
         self._streams.heard(exchange, delta)
-        if delta.finish is not None:
-            self._num_open -= 1
-        return exchange, delta
+        if delta.finish is None:
+            return None
+        self._num_open -= 1
+        return self._streams.failure(exchange, delta)
 
     # -- whole -------------------------------------------------------------------------------------------------
 
-    async def _send_whole(
-        self, heard: AsyncIterator[Heard], scope: Scope, receive: Receive, send: Send
-    ) -> None:
+    async def _send_whole(self, scope: Scope, receive: Receive, send: Send) -> None:
         choices = [[_Choice() for _ in range(each.num_choices)] for each in self._exchanges]
-        failure: ServeError | None = None
-        gone = True
-        async with anyio.create_task_group() as group:
-            group.start_soon(_cancel_when_gone, receive, group.cancel_scope)
-            async for each in heard:
-                exchange, delta = self._note(each)
-                failure = self._streams.failure(exchange, delta)
-                choices[each[0]][delta.index].take(delta)
+
+        def take_in(place: int) -> None:
+            exchange = self._exchanges[place]
+            while (delta := exchange.stream.take()) is not None:
+                failure = self._note(exchange, delta)
+                choices[place][delta.index].take(delta)
                 if failure is not None or self._num_open == 0:
-                    break
-            gone = False
-            group.cancel_scope.cancel()
-        if gone:
-            return
-        if failure is not None:
-            raise failure
-        body = self._answer.whole(self._parts(choices), self._usage())
-        await Response(ENCODER.encode(body), media_type="application/json")(scope, receive, send)
+                    self._end(failure)
+                    return
+
+        if await self._until_over(take_in, receive):
+            body = self._answer.whole(self._parts(choices), self._usage())
+            await Response(ENCODER.encode(body), media_type="application/json")(
+                scope, receive, send
+            )
 
     def _parts(self, choices: list[list["_Choice"]]) -> list[Part]:
         parts = []
@@ -153,72 +165,83 @@ class Delivery:
 
     # -- streamed ----------------------------------------------------------------------------------------------
 
-    async def _send_stream(
-        self, heard: AsyncIterator[Heard], scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        first: Heard | None = None
-        gone = True
-        async with anyio.create_task_group() as group:
-            group.start_soon(_cancel_when_gone, receive, group.cancel_scope)
-            with anyio.move_on_after(self._config.first_byte_s):
-                first = await anext(heard)
-            gone = False
-            group.cancel_scope.cancel()
-        if gone:
+    async def _send_stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        connection = connection_of(scope)
+
+        def stall() -> None:
+            self._release()
+            if connection is None:
+                self._end()
+            else:
+                connection.reset()
+
+        def resume() -> None:
+            for place in range(len(self._exchanges)):
+                self._guarded(write, place)
+
+        def begin() -> None:
+            if writer.writable and not writer.started:
+                writer.start()
+                if opening := self._opening(0):
+                    writer.write(opening)
+
+        writer = EventWriter(connection, send, self._config, resume, stall)
+        write = partial(self._write, writer)
+        beginning = asyncio.get_running_loop().call_later(self._config.first_byte_s, begin)
+        try:
+            if await self._until_over(write, receive):
+                await send({"type": "http.response.body", "body": b"", "more_body": False})
+        finally:
+            beginning.cancel()
+            writer.close()
+
+    def _write(self, writer: EventWriter, place: int) -> None:
+        """Writes what there is of an exchange if the client takes it: all that waited, as one chunk."""
+        if not writer.writable:
             return
-        if first is not None:
-            failure = self._streams.failure(self._exchanges[first[0]], first[1])
-            if failure is not None:
-                self._note(first)
-                raise failure
-        async with aclosing(self._events(heard, first)) as events:
-            if not await send_events(events, self._config, scope, receive, send):
-                self._release()
-                if reset(scope):
-                    await _gone(receive)
-
-    async def _events(
-        self, heard: AsyncIterator[Heard], first: Heard | None
-    ) -> AsyncGenerator[bytes]:
-        """The stream from its first byte on; `first` is the first delta if it has come."""
-        opened: set[int] = set()
-        offsets: dict[int, int] = {}
-        head = b""
-        if first is None:
-            head = self._opening(0, opened)
-            if head:
-                yield head
-                head = b""
-            first = await anext(heard)
-        each = first
-        while True:
-            exchange, delta = self._note(each)
-            index = each[0] * self._form.num_choices + delta.index
-            failure = self._streams.failure(exchange, delta)
-            wanted = delta.text or (delta.finish is not None and failure is None)
-            if wanted:
-                head += self._opening(index, opened)
-                head += event(
-                    self._answer.chunk(self._part(index, delta, offsets), self._chunk_usage())
-                )
-            if failure is not None:
-                yield head + event(describe(failure)[1])
+        exchange = self._exchanges[place]
+        events = b""
+        while (delta := exchange.stream.take()) is not None:
+            failure = self._note(exchange, delta)
+            if failure is not None and not writer.started and not events:
+                self._end(failure)
                 return
-            if self._num_open == 0:
-                break
-            if head:
-                yield head
-                head = b""
-            each = await anext(heard)
-        if self._with_usage:
-            head += event(self._answer.usage_chunk(self._usage()))
-        yield head + DONE
+            events += self._events(place, delta, failure)
+            if failure is not None or self._num_open == 0:
+                writer.write(events)
+                self._end()
+                return
+        if events:
+            writer.write(events)
 
-    def _opening(self, index: int, opened: set[int]) -> bytes:
+    def _events(self, place: int, delta: Delta, failure: ServeError | None) -> bytes:
+        """What the client is told of a delta; after the last one, the end."""
+        index = place * self._form.num_choices + delta.index
+        if delta.finish is None and index in self._plain:
+            return self._plain[index].fill(delta.text) if delta.text else b""
+        events = b""
+        if delta.text or (delta.finish is not None and failure is None):
+            events = self._opening(index)
+            part = self._part(index, delta)
+            events += event(self._answer.chunk(part, self._chunk_usage()))
+            if not self._form.logprobs and not self._running_usage:
+                self._plain[index] = self._text_event(index)
+        if failure is not None:
+            return events + event(describe(failure)[1])
+        if self._num_open:
+            return events
+        if self._with_usage:
+            events += event(self._answer.usage_chunk(self._usage()))
+        return events + DONE
+
+    def _text_event(self, index: int) -> TextEvent:
+        return TextEvent(lambda text: self._answer.chunk(Part(index, text), self._chunk_usage()))
+
+    def _opening(self, index: int) -> bytes:
         """What comes before the first text of choice `index`; nothing the second time."""
-        if index in opened:
+        if index in self._opened:
             return b""
-        opened.add(index)
+        self._opened.add(index)
         opening = self._answer.opening(index, self._chunk_usage())
         head = b"" if opening is None else event(opening)
         echo = self._form.echo(index // self._form.num_choices)
@@ -226,13 +249,13 @@ class Delivery:
             head += event(self._answer.chunk(Part(index, echo), self._chunk_usage()))
         return head
 
-    def _part(self, index: int, delta: Delta, offsets: dict[int, int]) -> Part:
+    def _part(self, index: int, delta: Delta) -> Part:
         finish = delta.finish if delta.finish in (FinishReason.STOP, FinishReason.LENGTH) else None
         if not self._form.logprobs:
             return Part(index, delta.text, finish)
-        offset = offsets.get(index, 0)
+        offset = self._offsets.get(index, 0)
         texts = [text_of(self._form.pieces, token) for token, _ in delta.logprobs]
-        offsets[index] = offset + sum(map(len, texts))
+        self._offsets[index] = offset + sum(map(len, texts))
         return Part(index, delta.text, finish, delta.logprobs, offset)
 
     # -- counts ------------------------------------------------------------------------------------------------
@@ -274,33 +297,7 @@ def best(choices: Sequence[_Choice], count: int) -> Sequence[_Choice]:
     return sorted(choices, key=score, reverse=True)[:count]
 
 
-class _Alone:
-    """Deltas of one exchange, with its place."""
-
-    def __init__(self, exchange: Exchange) -> None:
-        self._stream = exchange.stream
-
-    def __aiter__(self) -> "_Alone":
-        return self
-
-    async def __anext__(self) -> Heard:
-        return 0, await anext(self._stream)
-
-
-async def _pass_on(place: int, exchange: Exchange, sender: MemoryObjectSendStream[Heard]) -> None:
-    """One exchange's way into the common stream, which has no buffer: what is not taken merges where it was made."""
-    with suppress(anyio.BrokenResourceError):  # nobody listens any more
-        async with sender:
-            async for delta in exchange.stream:
-                await sender.send((place, delta))
-
-
 async def _gone(receive: Receive) -> None:
     """Returns when the client has closed its connection, or lost it."""
     while (await receive())["type"] != "http.disconnect":
         pass
-
-
-async def _cancel_when_gone(receive: Receive, scope: anyio.CancelScope) -> None:
-    await _gone(receive)
-    scope.cancel()

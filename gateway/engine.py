@@ -1,7 +1,7 @@
 """What the edge asks of the live engine. Knows generations and deltas; hands maps of blocks on and reads nothing in them."""
 
-from collections.abc import Mapping
-from typing import Protocol, Self
+from collections.abc import Callable, Mapping
+from typing import Protocol
 
 from msgspec import Struct
 
@@ -17,9 +17,9 @@ from gateway.tenants import Tenants
 
 
 class Stream(Protocol):
-    """One generation's way out of the engine: an async iterator of deltas; the last one of each choice has `finish`.
+    """One generation's way out of the engine, by deltas; the last one of each choice has `finish`.
 
-    Waiting for the next delta may be cancelled; no delta is lost by it. Deltas that the reader is too slow for are merged.
+    Deltas that the reader is too slow for are merged.
     """
 
     @property
@@ -37,14 +37,12 @@ class Stream(Protocol):
         """Prompt tokens that the prefix cache held when the request was first admitted."""
         ...
 
-    def __aiter__(self) -> Self: ...
+    def listen(self, told: Callable[[], None] | None) -> None:
+        """Calls `told` on the event loop when there is something to take. It must neither raise nor block."""
+        ...
 
-    async def __anext__(self) -> Delta:
-        """The next delta.
-
-        Raises:
-            StopAsyncIteration: the delta with `finish` has been read.
-        """
+    def take(self) -> Delta | None:
+        """The next delta; None where there is none yet, or none any more."""
         ...
 
     def abort(self) -> None:
@@ -68,6 +66,11 @@ class Engine(Protocol):
     @property
     def counters(self) -> Counters:
         """What happened so far."""
+        ...
+
+    @property
+    def recording(self) -> bool:
+        """Whether what happens is being recorded; not any more once that has failed."""
         ...
 
     def open(self, generation: Generation) -> Stream:

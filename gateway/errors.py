@@ -109,7 +109,7 @@ async def on_serve_error(request: Request, error: Exception) -> Response:
 async def on_http_error(request: Request, error: Exception) -> Response:
     """Answers what the router refuses: no such path, or not by this method."""
     assert isinstance(error, HTTPException)
-    path, method = request.url.path, request.method
+    path, method = request.scope["path"][:200], request.method
     if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         said = RequestError(f"{path} does not take {method}", code="method_not_allowed")
     else:

@@ -1,7 +1,7 @@
 """Reads a request body into its Struct, and refuses by name each field that could change the answer and is not supported.
 
 Three kinds of field besides those of the Struct: some are ignored, because they cannot change an answer; some are known and
-taken only with the value that means "off"; anything else is refused.
+taken only with the value that means "off"; anything else is refused unless it is null, which asks for nothing whatever the name.
 """
 
 from typing import Final, TypeVar
@@ -28,6 +28,11 @@ IGNORED: Final = frozenset(
 
 OFF: Final[dict[str, tuple[object, ...]]] = {
     "suffix": ("",),
+    "add_special_tokens": (),
+    "allowed_token_ids": (),
+    "bad_words": ([],),
+    "cache_salt": (),
+    "detokenize": (True,),
     "echo": (False,),
     "best_of": (1,),
     "top_logprobs": (0,),
@@ -40,6 +45,16 @@ OFF: Final[dict[str, tuple[object, ...]]] = {
     "continue_final_message": (False,),
     "chat_template": (),
     "chat_template_kwargs": ({},),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "include_reasoning": (True, False),
+    "logits_processors": ([],),
+    "prompt_embeds": (),
+    "return_token_ids": (False,),
+    "return_tokens_as_token_ids": (False,),
+    "structured_outputs": (),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "functions": ([],),
@@ -66,6 +81,7 @@ def read_body(body: bytes, kind: type[Body]) -> Body:
         RequestError: it is not JSON, not an object, has a wrong type somewhere, or asks for what is not supported.
     """
     try:
+        body.decode()  # the decoder does not look into text that it skips
         given = _TOP_LEVEL.decode(body)
         decoded = msgspec.json.decode(body, type=kind)
         known = set(kind.__struct_fields__)
@@ -76,6 +92,11 @@ def read_body(body: bytes, kind: type[Body]) -> Body:
         raise validation_error(error) from None
     except msgspec.DecodeError as error:
         raise RequestError(f"the body is not valid JSON: {error}", code="invalid_json") from None
+    except UnicodeDecodeError as error:
+        raise RequestError(
+            f"the body is not valid JSON: it is not UTF-8 at byte {error.start}",
+            code="invalid_json",
+        ) from None
     except RecursionError:
         raise RequestError("the body is nested too deeply", code="invalid_json") from None
     if isinstance(decoded, GenerationFields):
@@ -85,12 +106,15 @@ def read_body(body: bytes, kind: type[Body]) -> Body:
 
 def _check_off(name: str, raw: msgspec.Raw) -> None:
     """Raises unless the field asks for nothing."""
-    if name not in OFF:
-        raise RequestError(
-            f"there is no field `{name}`; leave it out", param=name, code="unknown_parameter"
-        )
     value = msgspec.json.decode(raw)
-    if value is None or any(_same(value, off) for off in OFF[name]):
+    if value is None:
+        return
+    if name not in OFF:
+        short = name[:100]
+        raise RequestError(
+            f"there is no field `{short}`; leave it out", param=short, code="unknown_parameter"
+        )
+    if any(_same(value, off) for off in OFF[name]):
         return
     allowed = [msgspec.json.encode(off).decode() for off in OFF[name]]
     instead = f"; leave it out or send {' or '.join(allowed)}" if allowed else "; leave it out"
@@ -107,5 +131,11 @@ def _same(value: object, off: object) -> bool:
 
 
 def _check_stream_options(body: GenerationFields) -> None:
+    if body.stream_options is not None and body.stream_options.include_obfuscation:
+        raise RequestError(
+            "`stream_options.include_obfuscation` is not supported by this server; leave it out or send false",
+            param="stream_options.include_obfuscation",
+            code="unsupported_parameter",
+        )
     if body.stream_options is not None and not body.stream:
         raise RequestError("`stream_options` needs `stream` to be true", param="stream_options")

@@ -1,6 +1,7 @@
 """What each endpoint does: from a request to its answer, one method each. Calls the other modules in order and decides nothing itself."""
 
 from collections.abc import Callable
+from functools import cache
 
 import anyio
 from msgspec import Struct
@@ -13,12 +14,13 @@ from gateway.access import tenant_of
 from gateway.allowance import Allowances
 from gateway.answers import Answer, ChatAnswer, CompletionAnswer
 from gateway.config import GatewayConfig
-from gateway.connection import reset
+from gateway.connection import connection_of
 from gateway.deliver import Delivery, Form
 from gateway.engine import Served
 from gateway.errors import ShuttingDownError
 from gateway.feed import LiveFeed, own_version
 from gateway.fields import Body, read_body
+from gateway.openapi import document
 from gateway.prompts import chat_ids, checked_ids, off_loop, text_ids
 from gateway.schemas import (
     ENCODER,
@@ -62,6 +64,9 @@ class Handlers:
         self._new_id = new_id
         self._started = int(clock())
         self._feed = LiveFeed(served.engine, streams, config)
+        self._document = cache(
+            lambda: document(guarded=served.tenants.guarded, guard_metrics=config.guard_metrics)
+        )
 
     async def health(self, request: Request) -> Response:
         """That the process serves, and how full it is."""
@@ -86,6 +91,10 @@ class Handlers:
     async def version(self, request: Request) -> Response:
         """Of this program."""
         return _json(Version(own_version()))
+
+    async def openapi(self, request: Request) -> Response:
+        """The description of all of this."""
+        return Response(self._document(), media_type="application/json")
 
     async def models(self, request: Request) -> Response:
         """The one model, as a list."""
@@ -137,7 +146,9 @@ class Handlers:
 
         async def respond(scope: Scope, receive: Receive, send: Send) -> None:
             if not await send_events(self._feed.events(), self._config, scope, receive, send):
-                reset(scope)
+                connection = connection_of(scope)
+                if connection is not None:
+                    connection.reset()
 
         return respond
 

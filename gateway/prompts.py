@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.errors import RequestError
-from gateway.schemas import ChatMessage, ContentPart
+from gateway.schemas import ROLES, ChatMessage, ContentPart
 from gateway.terms import Terms
 
 Ids = NDArray[np.int32]
@@ -19,8 +19,6 @@ Result = TypeVar("Result")
 
 THREAD_FROM_CHARS: Final = 16_384
 """Longer texts are encoded in a worker thread, so that other streams do not wait (16 Ki characters take about 10 ms)."""
-ROLES: Final = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
-"""Roles that clients send, and what the template is told."""
 REFUSED_IN_MESSAGES: Final = ("tool_calls", "function_call", "audio")
 
 

@@ -3,7 +3,7 @@
 Fields are OpenAI's, plus the common extensions of other servers. Says nothing of what a field does.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -11,6 +11,16 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 ENCODER = msgspec.json.Encoder()
 """The one JSON encoder of the edge."""
 
+ROLES: Final = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+"""Roles that clients send, and what the template is told."""
+
+
+def _said(**schema: Any) -> Meta:
+    """What the document says of a value whose refusal is written by hand, in better words than a type's."""
+    return Meta(extra_json_schema=schema)
+
+
+StopString = Annotated[str, _said(minLength=1, maxLength=256)]
 Int64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
@@ -21,6 +31,8 @@ class StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
     """One more chunk before the end, with token counts and no choices."""
     continuous_usage_stats: bool | None = None
     """With `include_usage`: token counts so far in every chunk."""
+    include_obfuscation: Annotated[bool, _said(enum=[False])] | None = None
+    """Not supported: chunks are never padded."""
 
 
 class GenerationFields(Struct, frozen=True, kw_only=True):
@@ -34,8 +46,8 @@ class GenerationFields(Struct, frozen=True, kw_only=True):
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     """0 and -1: off."""
     seed: Int64 | None = None
-    stop: str | list[str] | None = None
-    stop_token_ids: list[int] | None = None
+    stop: StopString | Annotated[list[StopString], _said(maxItems=16)] | None = None
+    stop_token_ids: Annotated[list[int], _said(maxItems=16)] | None = None
     include_stop_str_in_output: bool | None = None
     n: Annotated[int, Meta(ge=1, le=128)] | None = None
     min_p: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
@@ -59,7 +71,10 @@ class GenerationFields(Struct, frozen=True, kw_only=True):
 class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
     """Body of `POST /v1/completions`."""
 
-    prompt: str | list[int | str | list[int]]
+    prompt: (
+        Annotated[str, _said(minLength=1)]
+        | Annotated[list[int | str | list[int]], _said(minItems=1)]
+    )
     """Text, or token ids, or a list of these."""
     echo: bool | None = None
     best_of: Annotated[int, Meta(ge=1, le=128)] | None = None
@@ -70,25 +85,25 @@ class CompletionRequest(GenerationFields, frozen=True, kw_only=True):
 class ContentPart(Struct, frozen=True):
     """A part of a message's content; only text can be served."""
 
-    type: str
+    type: Annotated[str, _said(enum=["text"])]
     text: str | None = None
 
 
 class ChatMessage(Struct, frozen=True, kw_only=True):
     """One message of a chat. Fields that other servers' answers carry and that say nothing to the model are ignored."""
 
-    role: str
+    role: Annotated[str, _said(enum=list(ROLES))]
     content: str | list[ContentPart] | None = None
     name: str | None = None
-    tool_calls: list[dict[str, object]] | None = None
-    function_call: dict[str, object] | None = None
-    audio: dict[str, object] | None = None
+    tool_calls: Annotated[list[dict[str, Any]], _said(maxItems=0)] | None = None
+    function_call: Annotated[dict[str, Any], _said(maxProperties=0)] | None = None
+    audio: Annotated[dict[str, Any], _said(maxProperties=0)] | None = None
 
 
 class ChatRequest(GenerationFields, frozen=True, kw_only=True):
     """Body of `POST /v1/chat/completions`."""
 
-    messages: list[ChatMessage]
+    messages: Annotated[list[ChatMessage], _said(minItems=1)]
     max_completion_tokens: Annotated[int, Meta(ge=1)] | None = None
     """The newer name of `max_tokens`."""
     logprobs: bool | None = None

@@ -10,20 +10,27 @@ have ended with an error; the server delivers that, stops, and `serve` raises wh
 import errno
 import signal
 import socket
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
-from typing import Final
+from importlib.util import find_spec
+from typing import Final, TypeVar
 
 import anyio
 import uvicorn
+from starlette.types import ASGIApp
 
 from engine.core.errors import ConfigError
 from gateway.app import create_app
 from gateway.config import GatewayConfig
-from gateway.connection import ResettableProtocol
 from gateway.engine import Served
+from gateway.errors import ShuttingDownError
+from gateway.heads import BoundedProtocol
 from gateway.streams import OpenStreams
 
+Result = TypeVar("Result")
+
+MOST_UNSENT_BYTES: Final = 64 * 1024
+"""Of one connection in the system's buffer; without a bound that grows to megabytes before a slow reader is noticed."""
 LAST_WORDS_S: Final = 5
 """How long ended streams have to reach their clients before connections are closed."""
 
@@ -44,6 +51,7 @@ def bind(config: GatewayConfig) -> socket.socket:
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _bound_what_the_system_holds(listener, config.send_timeout_s)
         listener.bind(address)
         listener.listen(2048)
     except OSError as error:
@@ -57,10 +65,39 @@ def bind(config: GatewayConfig) -> socket.socket:
     return listener
 
 
+def _bound_what_the_system_holds(listener: socket.socket, patience_s: float) -> None:
+    """Of each connection: how much is buffered unsent, and how long a vanished client is waited for. Where the system can."""
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MOST_UNSENT_BYTES)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        patience_ms = max(1, round(1000 * patience_s))
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience_ms)
+
+
 def url_of(listener: socket.socket) -> str:
     """Where clients reach `listener`, without a trailing slash."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def http_config(config: GatewayConfig, app: ASGIApp) -> uvicorn.Config:
+    """How uvicorn serves `app`."""
+
+    class Protocol(BoundedProtocol):
+        patience_s = config.send_timeout_s
+
+    return uvicorn.Config(
+        app,
+        http=Protocol,
+        lifespan="off",
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=config.keep_alive_s,
+        h11_max_incomplete_event_size=config.max_header_bytes,
+        timeout_graceful_shutdown=int(config.drain_s) + LAST_WORDS_S + 1,
+    )
 
 
 class Server:
@@ -72,21 +109,9 @@ class Server:
         self._streams = OpenStreams(served.engine)
         self._failure: Exception | None = None
         self._stopping = anyio.Event()
+        self._cutting = anyio.Event()
         app = create_app(config, served, streams=self._streams)
-        self._http = _Uvicorn(
-            uvicorn.Config(
-                app,
-                http=ResettableProtocol,
-                lifespan="off",
-                ws="none",
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                timeout_keep_alive=config.keep_alive_s,
-                h11_max_incomplete_event_size=config.max_header_bytes,
-                timeout_graceful_shutdown=int(config.drain_s) + LAST_WORDS_S + 1,
-            )
-        )
+        self._http = Http(http_config(config, app))
 
     async def run(self, listener: socket.socket, on_ready: Callable[[], None]) -> Exception | None:
         """Serves on `listener`, which it closes, until stopped: what the engine raised, after its streams' errors were delivered.
@@ -111,6 +136,7 @@ class Server:
         """Ends what runs, now."""
         self.stop()
         self._streams.cut()
+        self._cutting.set()
 
     async def _run_engine(self) -> None:
         try:
@@ -121,8 +147,18 @@ class Server:
 
     async def _end_in_time(self) -> None:
         await self._stopping.wait()
-        await anyio.sleep(self._config.drain_s)
+        with anyio.move_on_after(self._config.drain_s):
+            await self._cutting.wait()
         self.cut()
+        self._http.refuse_unfinished()
+        await anyio.sleep(LAST_WORDS_S)
+        self._http.reset_all()
+
+
+def run(main: Callable[..., Awaitable[Result]], *args: object) -> Result:
+    """Runs `main` on the event loop that servers run on: uvloop where it is installed."""
+    options = {"use_uvloop": find_spec("uvloop") is not None}
+    return anyio.run(main, *args, backend_options=options)
 
 
 async def serve(
@@ -156,10 +192,24 @@ async def _watch_signals(server: Server) -> None:
             first = False
 
 
-class _Uvicorn(uvicorn.Server):
-    """uvicorn without signal handlers of its own, and with word of when it serves."""
+class Http(uvicorn.Server):
+    """uvicorn without signal handlers of its own, with word of when it serves, and with a way to end what will not end by itself."""
 
     on_ready: Callable[[], None]
+
+    def refuse_unfinished(self) -> None:
+        """Ends the connections on which a request is still coming in."""
+        for connection in list(self.server_state.connections):
+            assert isinstance(connection, BoundedProtocol)
+            connection.refuse_unfinished(
+                ShuttingDownError("the server shut down before the request was complete")
+            )
+
+    def reset_all(self) -> None:
+        """Drops every connection: its client does not take what it was told."""
+        for connection in list(self.server_state.connections):
+            assert isinstance(connection, BoundedProtocol)
+            connection.reset()
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:

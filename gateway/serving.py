@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import anyio
 import msgspec
 from msgspec import Meta, Struct
 from rich.console import Console
@@ -25,7 +24,7 @@ from engine.tokenizer import Codec
 from engine.weights.load import LoadedModel, load_model
 from gateway.config import GatewayConfig
 from gateway.engine import Served
-from gateway.server import bind, serve, url_of
+from gateway.server import bind, run, serve, url_of
 from gateway.tenants import VARIABLE, Tenants, load_tenants
 from traces.recording_writer import RecordingWriter
 from traces.shaping import flag_message
@@ -138,9 +137,7 @@ def serve_model(options: ServeOptions) -> None:
     )
     served = Served(engine, codec, ChatTemplate(codec, model.tokenizer.chat_template), tenants)
     try:
-        anyio.run(
-            serve, gateway, served, listener, _ready(console, url_of(listener), model, runner)
-        )
+        run(serve, gateway, served, listener, _ready(console, url_of(listener), model, runner))
     finally:
         runner.close()
         if recorder is not None:
@@ -209,7 +206,8 @@ def _load(options: ServeOptions, console: Console) -> LoadedModel:
     suited: DtypeName = default_dtype() if options.device == "cpu" else "bfloat16"
     dtype: DtypeName = suited if options.dtype == "auto" else options.dtype
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    shown = console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
         return load_model(options.model, dtype, progress)
 
 

@@ -4,25 +4,52 @@ Exit codes: 0 ok; 1 under --lockstep, the replay parts from the recording; 2 a s
 """
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from traces.flags import (
+    SCHEDULER,
+    BlockSize,
+    KvGb,
+    MaxBatch,
+    MaxContext,
+    MaxPartialPrefills,
+    NumBlocks,
+    Policy,
+    TokenBudget,
+    Watermark,
+)
+
 MACHINE = "Machine"
-SCHEDULER = "Scheduler"
 WORKLOAD = "Workload"
 OUTPUT = "Output"
 
 
+def _set_defaults(context: typer.Context, settings: dict[str, Any]) -> None:
+    """Of the flags that are read from now on, where nobody gives them."""
+    context.default_map = {**(context.default_map or {}), **settings}
+
+
 def _use_preset(context: typer.Context, name: str | None) -> str | None:
-    """Makes the preset's settings the defaults of the flags that are read after it."""
+    """Makes the preset's settings the defaults of the other flags."""
     if name is not None:
         from sim.presets import preset
         from traces.terminal import exit_on_error
 
         with exit_on_error():
-            context.default_map = {**(context.default_map or {}), **preset(name)}
+            _set_defaults(context, preset(name))
     return name
+
+
+def _use_recorded_settings(context: typer.Context, cost: str) -> str:
+    """Makes the settings of a recording that steps are fitted to the defaults of the other flags."""
+    from sim.pricing import recorded_settings
+    from traces.terminal import exit_on_error
+
+    with exit_on_error():
+        _set_defaults(context, recorded_settings(cost))
+    return cost
 
 
 def replay(
@@ -56,6 +83,16 @@ def replay(
             rich_help_panel=MACHINE,
         ),
     ] = None,
+    cost: Annotated[
+        str,
+        typer.Option(
+            help="What a step costs: roofline; fitted:RECORDING, which also gives the settings that no flag gives; "
+            "or table:FILE.csv.",
+            rich_help_panel=MACHINE,
+            is_eager=True,
+            callback=_use_recorded_settings,
+        ),
+    ] = "roofline",
     dtype: Annotated[
         str,
         typer.Option(
@@ -74,14 +111,8 @@ def replay(
             "--tensor-parallel", "--tp", help="Devices a replica.", rich_help_panel=MACHINE
         ),
     ] = 1,
-    num_blocks: Annotated[
-        int | None,
-        typer.Option(help="Size of the pool in blocks; else what fits.", rich_help_panel=MACHINE),
-    ] = None,
-    kv_gb: Annotated[
-        float | None,
-        typer.Option(help="Size of the pool in 10^9 bytes.", rich_help_panel=MACHINE),
-    ] = None,
+    num_blocks: NumBlocks = None,
+    kv_gb: KvGb = None,
     utilisation: Annotated[
         float,
         typer.Option(
@@ -98,27 +129,11 @@ def replay(
             callback=_use_preset,
         ),
     ] = None,
-    block_size: Annotated[
-        int, typer.Option(help="Tokens a block.", rich_help_panel=SCHEDULER)
-    ] = 16,
-    watermark: Annotated[
-        float,
-        typer.Option(
-            help="Share of the pool that admission leaves free.", rich_help_panel=SCHEDULER
-        ),
-    ] = 0.01,
-    max_batch: Annotated[
-        int, typer.Option(help="Most sequences at once.", rich_help_panel=SCHEDULER)
-    ] = 256,
-    token_budget: Annotated[
-        int, typer.Option(help="Most tokens computed in a step.", rich_help_panel=SCHEDULER)
-    ] = 2048,
-    max_context: Annotated[
-        int | None,
-        typer.Option(
-            help="Most tokens of a sequence; else the model's.", rich_help_panel=SCHEDULER
-        ),
-    ] = None,
+    block_size: BlockSize = 16,
+    watermark: Watermark = 0.01,
+    max_batch: MaxBatch = 256,
+    token_budget: TokenBudget = 2048,
+    max_context: MaxContext = None,
     open_plans: Annotated[
         int,
         typer.Option(
@@ -133,16 +148,8 @@ def replay(
             rich_help_panel=SCHEDULER,
         ),
     ] = True,
-    max_partial_prefills: Annotated[
-        int | None,
-        typer.Option(
-            help="Most prompts computed in parts at once; else as many as fit.",
-            rich_help_panel=SCHEDULER,
-        ),
-    ] = None,
-    policy: Annotated[
-        str, typer.Option(help="fcfs, priority or fair.", rich_help_panel=SCHEDULER)
-    ] = "fcfs",
+    max_partial_prefills: MaxPartialPrefills = None,
+    policy: Policy = "fcfs",
     preemption: Annotated[
         str, typer.Option(help="recompute, swap or auto.", rich_help_panel=SCHEDULER)
     ] = "recompute",
@@ -164,6 +171,26 @@ def replay(
         str,
         typer.Option(help="round-robin, least-loaded or prefix-aware.", rich_help_panel=MACHINE),
     ] = "round-robin",
+    allocator: Annotated[
+        str,
+        typer.Option(
+            help="paged; for comparison one contiguous run a sequence: max, pow2 or oracle.",
+            rich_help_panel=SCHEDULER,
+        ),
+    ] = "paged",
+    batching: Annotated[
+        str,
+        typer.Option(
+            help="continuous; for comparison static: batch after batch.", rich_help_panel=SCHEDULER
+        ),
+    ] = "continuous",
+    beam_width: Annotated[
+        int | None,
+        typer.Option(
+            help="Hypotheses of a beam search for each answer; else sampled.",
+            rich_help_panel=WORKLOAD,
+        ),
+    ] = None,
     num_sequences: Annotated[
         int, typer.Option("--n", help="Answers to each prompt.", rich_help_panel=WORKLOAD)
     ] = 1,
@@ -223,16 +250,32 @@ def replay(
         Path | None,
         typer.Option(help="Write every figure to FILE.", metavar="FILE", rich_help_panel=OUTPUT),
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a report to FILE, one page that needs nothing else; JSON and CSV lie beside it.",
+            metavar="FILE",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write every figure and every request as CSV files to DIR.",
+            metavar="DIR",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
 ) -> None:
     """Replay a trace through the scheduler on simulated hardware."""
     from rich.console import Console
 
     from sim.config import build_config
-    from sim.replay import replay as run
-    from sim.replay import resolve
+    from sim.replay import replay_in_full, resolve
     from sim.report.terminal import render
     from traces.figures import write_figures
     from traces.formats import open_trace
+    from traces.outputs import check_outputs
     from traces.terminal import exit_on_error, with_progress
 
     if lockstep:
@@ -242,9 +285,11 @@ def replay(
             code = replay_lockstep(trace, typer.echo)
         raise typer.Exit(code)
     with exit_on_error():
+        check_outputs(json, html, folder=csv)
         config = build_config(
             model=model,
             hardware=hardware,
+            cost=cost,
             dtype=dtype,
             kv_dtype=kv_dtype,
             tensor_parallel=tensor_parallel,
@@ -266,6 +311,9 @@ def replay(
             replicas_per_link=replicas_per_link,
             replicas=replicas,
             router=router,
+            allocator=allocator,
+            batching=batching,
+            beam_width=beam_width,
             num_sequences=num_sequences,
             limit=limit,
             arrivals=arrivals,
@@ -278,8 +326,30 @@ def replay(
         )
         resolved = resolve(config, hardware_file, block_table)
         rows = open_trace(trace, strict=strict)
-        report = run(rows, resolved, lambda requests: with_progress(requests, "replaying"))
-        if json is not None:
-            write_figures(report, json)
+        report, run = replay_in_full(
+            rows, resolved, lambda requests: with_progress(requests, "replaying")
+        )
+        if html is not None:
+            from sim.report.write import write_page
+            from traces.shaping import hash_block_tokens, shaped
+
+            write_page(
+                html,
+                report,
+                run,
+                resolved,
+                lambda: with_progress(shaped(open_trace(trace), config.shaping), "drawing"),
+                hash_block_tokens(rows, config.shaping),
+                json=json or html.with_suffix(".json"),
+                csv=csv or html.with_name(f"{html.stem}-csv"),
+            )
+        else:
+            if json is not None:
+                write_figures(report, json)
+            if csv is not None:
+                from sim.report.requests import Rows
+                from sim.report.write import write_csv
+
+                write_csv(csv, report, Rows(run.ledger))
     console = Console(highlight=False)
     console.print(render(report, console.width))

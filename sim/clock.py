@@ -4,6 +4,7 @@ At one instant the events of lower rank come first: arrivals, then what happens 
 """
 
 import math
+from heapq import heappop
 from typing import Final
 
 import simpy
@@ -43,26 +44,37 @@ class Clock(simpy.Environment):
     def run_on(self, until_ns: int | None) -> None:
         """Takes all events that are due before `until_ns`, or all there are; time stops there, or at the last event.
 
+        An event that nobody waits for any more is passed over and takes no time.
+
         (An error raised inside a process would be rebuilt by SimPy from its arguments, so `failure` carries it.)
 
         Raises:
             ServeError: a process left one in `failure`.
         """
         end = FOREVER if until_ns is None else until_ns
-        while self.peek() < end and self.failure is None:
-            self.step()
+        queue = self._queue
+        while queue and queue[0][0] < end and self.failure is None:
+            if _is_awaited(queue[0][3]):
+                self.step()
+            else:
+                heappop(queue)
         if self.failure is not None:
             raise self.failure
-        if until_ns is not None and self.peek() < FOREVER:
+        if until_ns is not None and any(_is_awaited(event) for _, _, _, event in queue):
             self._now = until_ns
             self._reached = _NOTHING
+
+
+def _is_awaited(event: simpy.Event) -> bool:
+    return bool(event.callbacks) or not event.ok
 
 
 class Soon(simpy.Event):
     """Happens `delay` nanoseconds from now, after what is of lower rank; by default before whatever else is due then."""
 
     def __init__(self, clock: Clock, delay: int, rank: int = URGENT) -> None:
-        super().__init__(clock)
+        self.env = clock
+        self.callbacks = []
         self._ok = True
         self._value = None
         clock.schedule(self, rank, delay)  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 A model is given a plan's totals, never its rows, so pricing costs the same for one sequence and for a thousand.
 """
 
+from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -54,22 +55,33 @@ def growing_context(work: StepWork, steps: int) -> NDArray[np.int64]:
     return np.arange(first, first + (steps - 1) * size + 1, size, dtype=np.int64)
 
 
+def repeated(work: StepWork, steps: int) -> Iterator[StepWork]:
+    """The features of each step of a leap of decodes and a chunk of one prompt; `work` is the first's."""
+    chunk, decodes = work.chunk_tokens, work.num_sequences - 1
+    for ahead in range(steps):
+        yield work._replace(
+            context_tokens=work.context_tokens + ahead * (decodes + chunk),
+            attended=work.attended + ahead * (decodes + chunk * chunk),
+            chunk_context=work.chunk_context + ahead * chunk,
+            chunk_attended=work.chunk_attended + ahead * chunk * chunk,
+        )
+
+
 def work_of(plan: Plan) -> StepWork:
     """The features of a plan. A few reductions over its columns, whatever its rows."""
     starts = plan.starts
     counts = plan.counts
     num_sequences = len(counts)
     decodes = plan.num_decodes
-    context = int(starts.sum(dtype=np.int64))
+    context = sum(starts[:decodes].tolist()) + decodes
     if decodes == num_sequences:
-        context += decodes
         return StepWork(decodes, decodes, decodes, context, context)
+    decoded = context
     chunk_tokens = chunk_attended = 0
     for start, count in zip(starts[decodes:].tolist(), counts[decodes:].tolist(), strict=True):
         chunk_tokens += count
+        context += start + count
         chunk_attended += count * start + count * (count + 1) // 2
-    decoded = int(starts[:decodes].sum(dtype=np.int64)) + decodes
-    context += decodes + chunk_tokens
     return StepWork(
         decodes + chunk_tokens,
         int(np.count_nonzero(plan.samples)),

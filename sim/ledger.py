@@ -36,6 +36,8 @@ class Ledger:
 
     def __init__(self) -> None:
         self.arrival_ns = array("q")
+        self.admitted_ns = array("q")
+        """When it first got memory: the plan with its first positions was made."""
         self.first_token_ns = array("q")
         self.end_ns = array("q")
         self.num_prompt = array("i")
@@ -43,6 +45,8 @@ class Ledger:
         self.state = array("b")
         self.rejections: dict[str, int] = {}
         """By reason, in order of first occurrence."""
+        self.why: dict[int, str] = {}
+        """Of each request that was rejected: its reason."""
         self.num_ended = 0
         """Requests in a final state."""
 
@@ -52,6 +56,7 @@ class Ledger:
     def arrive(self, arrival_ns: int, num_prompt: int, num_output: int) -> int:
         """The number of the new request. Amortised O(1)."""
         self.arrival_ns.append(arrival_ns)
+        self.admitted_ns.append(NEVER)
         self.first_token_ns.append(NEVER)
         self.end_ns.append(NEVER)
         self.num_prompt.append(num_prompt)
@@ -62,7 +67,12 @@ class Ledger:
     def reject(self, request: int, code: str, now: int) -> None:
         """The request was refused at submission."""
         self._end(request, State.REJECTED, now)
+        self.why[request] = code
         self.rejections[code] = self.rejections.get(code, 0) + 1
+
+    def admit(self, request: int, now: int) -> None:
+        """The request got memory for the first time."""
+        self.admitted_ns[request] = now
 
     def first_token(self, request: int, now: int) -> None:
         """The request has produced a token; only the first such call counts, recomputation gives no second."""
@@ -98,6 +108,12 @@ class Ledger:
             tpot_ms=(last - first)[several] / gaps[several] / 1e6,
             e2e_ms=(last - arrival) / 1e6,
         )
+
+    def done_lengths(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Prompt and output tokens of the requests that are done."""
+        done = np.frombuffer(self.state, np.int8) == State.DONE
+        prompts = np.frombuffer(self.num_prompt, np.int32)[done].astype(np.int64)
+        return prompts, np.frombuffer(self.num_output, np.int32)[done].astype(np.int64)
 
     def done_prompt_tokens(self) -> int:
         """Prompt tokens of the requests that are done."""

@@ -25,9 +25,10 @@ from engine.core.log import Record
 from engine.core.plan import Finish, Plan, Results, StepFailed
 from engine.core.scheduler import Scheduler
 from engine.desk import Desk
-from sim.rerun import Inputs, Rows, Sequence, check_journal
+from sim.rerun import Inputs, check_journal
 from sim.verdict import Comparison, Verdict
 from traces.recording import Entry, RecordingReader
+from traces.rerun import Rows, Sequence
 
 EQUAL, DIFFERENT = 0, 1
 

@@ -11,6 +11,7 @@ result is that of single steps in every figure.
 Does not know formats of traces, percentiles or output, nor where requests come from.
 """
 
+from array import array
 from collections import deque
 from collections.abc import Callable, Generator
 from typing import Final
@@ -20,10 +21,12 @@ import simpy
 
 from engine.core.arrays import I32
 from engine.core.errors import InvariantError
+from engine.core.frames import FrameMap
 from engine.core.plan import Finish, Plan, Rejected, Request, Results, Transfer
 from engine.core.scheduler import Scheduler
+from sim.beams import Beams
 from sim.clock import Clock, Soon
-from sim.cost import CostModel, StepWork, work_of
+from sim.cost import CostModel, StepWork, repeated, work_of
 from sim.ledger import Ledger
 from sim.link import Link
 from sim.occupancy import IDLE, Level, Occupancy
@@ -49,8 +52,11 @@ class Replica:
         block_bytes: int = 0,
         number: int = 0,
         leaps: bool = True,
+        beams: Beams | None = None,
     ) -> None:
-        """Starts idle. `number` orders what happens to several replicas at one instant; blocks move over `link`."""
+        """Starts idle. `number` orders what happens to several replicas at one instant; blocks move over `link`; `beams` chooses among
+        hypotheses.
+        """
         self.scheduler = scheduler
         self.timeline = Timeline(len(IDLE))
         """Integrals of the fields of `Level`."""
@@ -62,6 +68,10 @@ class Replica:
         self.num_output_tokens = 0
         self.max_batch = 0
         self.max_held_blocks = 0
+        self.peak_ns = 0
+        """When so many were first held."""
+        self.preempted_ns = array("q")
+        """When work was preempted, once for each time."""
         self.on_end: list[Callable[[int], None]] = []
         """Told the number of each request that ends, after it is in the ledger."""
         self._clock = clock
@@ -70,6 +80,7 @@ class Replica:
         self._link = link
         self._block_bytes = block_bytes
         self._leaps = leaps
+        self._beams = beams
         self._occupancy = Occupancy(scheduler)
         self._max_open = scheduler.config.scheduler.max_open_plans
         self._rank = _FIRST_RANK + 2 * number
@@ -78,7 +89,7 @@ class Replica:
         self._work: StepWork | None = None
         """Of the running plan; of a leap, of its first step."""
         self._due: simpy.Event | None = None
-        """What happens next to the running plan; other events are out of date."""
+        """What happens next to the running plan."""
         self._ends: Ints | None = None
         """The ends of the running plan's steps as priced ahead; until it is cut or over, the plan is not longer yet."""
         self._done = 0
@@ -110,6 +121,16 @@ class Replica:
         self._level = Level(held, cached, used, running, waiting + 1, busy)
         self._wake()
         return None
+
+    def look(self, at_ns: int, tell: Callable[[FrameMap], None]) -> None:
+        """Tells what lies in each frame at `at_ns`, a time to come, after all that happens to this replica then."""
+
+        def callback(_: simpy.Event) -> None:
+            if self._ends is not None:
+                self._cut()
+            tell(self.scheduler.frames())
+
+        Soon(self._clock, at_ns - self._clock.now, self._rank + 1).callbacks.append(callback)
 
     def close(self) -> None:
         """Takes the figures up to now, for a run that was cut off in mid-step."""
@@ -165,6 +186,9 @@ class Replica:
             return False
         self._open.append(answer)
         self._occupancy.opened(answer)
+        for request, index, _ in answer.admitted:
+            if index == 0:
+                self.ledger.admit(request, self._clock.now)
         return True
 
     def _come_back(self, delay: int, callback: Callable[[simpy.Event], None]) -> None:
@@ -177,15 +201,19 @@ class Replica:
             for transfer in self.scheduler.take_transfers():
                 self._occupancy.moving += 1
                 self._clock.process(self._move(self._link, transfer))
-        self.timeline.add(self._clock.now, self._level)
+        now, scheduler = self._clock.now, self.scheduler
+        self.timeline.add(now, self._level)
         self._level = level = self._occupancy.level(self._work is not None)
         if level.held_blocks > self.max_held_blocks:
             self.max_held_blocks = level.held_blocks
+            self.peak_ns = now
+        if scheduler.num_preemptions != len(self.preempted_ns):
+            times = scheduler.num_preemptions - len(self.preempted_ns)
+            self.preempted_ns.extend([now] * times)
 
-    def _step_done(self, event: simpy.Event) -> None:
-        if event is self._due:
-            self._commit(self._open.popleft())
-            self._plan()
+    def _step_done(self, _: simpy.Event) -> None:
+        self._commit(self._open.popleft())
+        self._plan()
 
     def _move(self, link: Link, transfer: Transfer) -> Generator[simpy.Event, None, None]:
         yield from link.carry(len(transfer.frames) * self._block_bytes, out=transfer.out)
@@ -200,7 +228,11 @@ class Replica:
     def _price_ahead(self, work: StepWork, steps: int) -> None:
         """The running plan is alone and could have `steps` steps: comes back when, with all of them, the next is to be planned."""
         now = self._clock.now
-        self._ends = ends = self._cost.leap_ns(work, steps)
+        if not work.num_chunks:
+            ends = self._cost.leap_ns(work, steps)
+        else:
+            ends = np.array([self._cost.step_ns(w) for w in repeated(work, steps)])
+        self._ends = ends
         ends.cumsum(out=ends)
         ends += now
         if self._max_open == 1:
@@ -212,6 +244,8 @@ class Replica:
         """An input comes now: the running plan gets the steps that are planned already, and no more."""
         now, ends = self._clock.now, self._ends
         assert ends is not None
+        assert self._due is not None
+        self._due.callbacks = []
         done = int(ends.searchsorted(now))
         done += int(ends[done]) == now and self._clock.has_passed(now, self._rank)
         steps = done + self._max_open
@@ -223,15 +257,12 @@ class Replica:
 
     def _leap_done(self, event: simpy.Event) -> None:
         """With one open plan: the leap, which nothing cut, is over."""
-        if event is self._due:
-            assert self._ends is not None
-            self._lengthen(self._ends, len(self._ends) - 1)
-            self._step_done(event)
+        assert self._ends is not None
+        self._lengthen(self._ends, len(self._ends) - 1)
+        self._step_done(event)
 
-    def _last_step(self, event: simpy.Event) -> None:
+    def _last_step(self, _: simpy.Event) -> None:
         """With two open plans: the last step of the leap begins, and the next plan is made."""
-        if event is not self._due:
-            return
         now, plan = self._clock.now, self._open[0]
         if self._ends is not None:
             self._lengthen(self._ends, len(self._ends) - 1)
@@ -255,36 +286,48 @@ class Replica:
             if len(plan.delta_rows) > before:
                 began = self._steps_of(plan, before)
                 self._occupancy.grew(len(began))
-        ahead = np.arange(self._max_open - 1, self._max_open + done)
-        grown = (
-            began.searchsorted(ahead, side="right") if began is not None else np.zeros_like(ahead)
-        )
+        grown = None
+        if began is not None:
+            ahead = np.arange(self._max_open - 1, self._max_open + done)
+            grown = began.searchsorted(ahead, side="right")
         self._add_steps(ends[:done], grown)
         self._computed(done)
 
     def _steps_of(self, plan: Plan, first: int) -> I32:
         """Which step of the leap, from 0, begins each of the blocks that stand in `plan` from entry `first` on; ascending."""
         rows = plan.delta_rows[first:]
-        largest = int(plan.rows.max())
+        named = plan.rows.astype(np.intp)
+        largest = max(named.tolist())
         if largest >= len(self._start_of):
             self._start_of = np.zeros(2 * largest, np.int32)
-        self._start_of[plan.rows] = plan.starts
+        self._start_of[named] = plan.starts
         return plan.delta_cols[first:] * self.scheduler.allocator.block_size - self._start_of[rows]
 
-    def _add_steps(self, ends: Ints, grown: Ints) -> None:
-        """The series during steps that end at `ends`, [n], and from then on; `grown`, [n + 1]: blocks begun since the level was taken."""
+    def _add_steps(self, ends: Ints, grown: Ints | None) -> None:
+        """The series during steps that end at `ends`, [n], and from then on; `grown`, [n + 1]: blocks begun since the level was taken,
+        None where none were.
+        """
         assert self._work is not None
-        base, size, done = self._level, self._work.num_sequences, len(ends)
-        held = base.held_blocks + grown
-        free = self.scheduler.allocator.total_blocks - base.held_blocks
-        cached = np.minimum(base.cached_blocks, free - grown)
-        used = np.arange(base.used_tokens, base.used_tokens + size * done + 1, size)
+        held, cached, used, *others = self._level
+        size, done = self._work.num_tokens, len(ends)
+        during: Ints | int = held
+        kept: Ints | int = cached
+        if grown is not None:
+            during = held + grown[:-1]
+            begun = int(grown[-1])
+            if cached:
+                free = self.scheduler.allocator.total_blocks - held
+                kept = np.minimum(cached, free - grown[:-1])
+                cached = min(cached, free - begun)
+            held += begun
+            if held > self.max_held_blocks:
+                self.max_held_blocks = held
+                first = int(grown.searchsorted(begun))
+                self.peak_ns = int(ends[first - 1]) if first else self.timeline.end_ns
         if done:
-            during = (held[:-1], cached[:-1], used[:-1], base.running, base.waiting, base.busy)
-            self.timeline.add_many(ends, during)
-        after = int(held[-1]), int(cached[-1]), int(used[-1])
-        self._level = Level(*after, base.running, base.waiting, base.busy)
-        self.max_held_blocks = max(self.max_held_blocks, self._level.held_blocks)
+            rising = np.arange(used, used + size * done, size)
+            self.timeline.add_many(ends, (during, kept, rising, *others))
+        self._level = Level(held, cached, used + size * done, *others)
 
     def _computed(self, steps: int) -> None:
         """So many more steps of the running leap are over."""
@@ -316,7 +359,9 @@ class Replica:
             self._zeros = np.zeros((MOST_STEPS, 2 * size), np.int32)
             self._no_stops = np.zeros(2 * size, np.int8)
         tokens = self._zeros[:steps, :size] if steps > 1 else self._zeros[0, :size]
-        outcome = self.scheduler.commit(plan, Results(rows, tokens, self._no_stops[:size]), now)
+        parents = self._beams.parents(plan, rows) if self._beams is not None else None
+        results = Results(rows, tokens, self._no_stops[:size], parents)
+        outcome = self.scheduler.commit(plan, results, now)
         self.num_output_tokens += len(outcome.rows) if steps == 1 else int(outcome.counts.sum())
         if size > decodes:
             # Whoever decoded in this step had a token before; prompts that got their first are few.

@@ -1,42 +1,24 @@
-"""Makes the recorded calls again on a fresh core, and learns from them what the twin is to be told.
+"""Makes the recorded calls again, and learns from them what the twin is to be told.
 
-The recorded calls must give the same answers and decisions. Content is rebuilt from its aliases: tokens that are equal exactly where
-the recorded ones were, block by block. Knows recordings and the core; knows no clock, no tokens of clients and no torch.
+Knows recordings and the core; knows no clock, no tokens of clients and no torch.
 """
 
-from collections import deque
+from collections.abc import Callable
 from pathlib import Path
-from typing import assert_never
+from typing import TypeVar
 
-import numpy as np
 from msgspec import Struct
 
-from engine.core import journal
-from engine.core.aliases import PlainAliases, replayed_tokens
-from engine.core.arrays import I32
 from engine.core.config import CoreConfig
-from engine.core.content import TokenContent
 from engine.core.errors import InvariantError
 from engine.core.ids import RequestId, TimeNs
-from engine.core.journal import Abort, Call, Commit, Expire, Schedule, Submit, Transferred
-from engine.core.log import Record
-from engine.core.plan import (
-    Blocked,
-    Finish,
-    Idle,
-    Outcome,
-    Plan,
-    Request,
-    Results,
-    StepFailed,
-    Transfer,
-)
-from engine.core.scheduler import Scheduler
+from engine.core.journal import Abort, Call, Commit, Expire, Schedule, Transferred
+from engine.core.plan import Finish, Outcome, Plan, Request
 from sim.verdict import Comparison, Verdict
 from traces.recording import RecordingReader
+from traces.rerun import Rerun, Sequence
 
-Sequence = tuple[int, int]
-"""(request, index of the sequence in it)"""
+R = TypeVar("R", bound=Rerun)
 
 
 class Inputs(Struct):
@@ -60,31 +42,25 @@ class Inputs(Struct):
     """Beam search: position of an accepted token to the index of the sequence whose history it continues."""
 
 
-class Rows:
-    """Whose row is whose."""
-
-    def __init__(self) -> None:
-        self._sequences: dict[int, Sequence] = {}
-
-    def take_in(self, plan: Plan) -> None:
-        """Rows change hands with plans; what older plans sampled must have been looked up before."""
-        for request, index, row in plan.admitted:
-            self._sequences[row] = (request, index)
-
-    def of(self, rows: I32) -> list[Sequence]:
-        """The sequences of `rows`."""
-        return [self._sequences[row] for row in rows.tolist()]
-
-
 def check_journal(path: Path) -> tuple[Inputs, Verdict]:
     """Makes the recorded calls again; what the twin is to be told, and the verdict.
 
     Raises:
         TraceError: the file is no recording, or is damaged.
     """
+    replay, verdict = follow(path, _Journal)
+    return replay.inputs, verdict
+
+
+def follow(path: Path, start: Callable[[CoreConfig], R]) -> tuple[R, Verdict]:
+    """Makes the recorded calls again, up to the first that has another answer; who made them, and the verdict.
+
+    Raises:
+        TraceError: the file is no recording, or is damaged.
+    """
     comparison = Comparison()
     with RecordingReader(path) as reader:
-        replay = _Journal(reader.header.config)
+        replay = start(reader.header.config)
         for entry in reader.entries():
             try:
                 call = replay.make(entry.call)
@@ -93,122 +69,57 @@ def check_journal(path: Path) -> tuple[Inputs, Verdict]:
                 break
             if not comparison.equal(entry, call, replay.take_log()):
                 break
-    return replay.inputs, comparison.verdict()
+    return replay, comparison.verdict()
 
 
-class _Journal:
-    """A fresh core, to which recorded calls are made."""
+class _Journal(Rerun):
+    """A fresh core, to which recorded calls are made, and what the twin is to be told of them."""
 
     def __init__(self, config: CoreConfig) -> None:
+        super().__init__(config)
         self.inputs = Inputs()
-        self._scheduler = Scheduler(config)
-        self._block_size = config.memory.block_size
-        self._aliases = PlainAliases(config.memory.block_size)
-        self._open: deque[Plan] = deque()
-        self._moving: dict[int, Transfer] = {}
-        self._rows = Rows()
         self._generated: dict[Sequence, int] = {}
         self._last_commit = -1
 
     def make(self, call: Call) -> Call:
         """Makes the call; its record as made now."""
-        now, core, aliases = TimeNs(call.now), self._scheduler, self._aliases
+        made, inputs = super().make(call), self.inputs
         match call:
-            case Submit():
-                request = self._request(call)
-                self.inputs.arrivals.append((now, request))
-                answer = core.submit(request, now)
-                return journal.submitted(call.call, now, request, answer, aliases)
             case Abort():
-                request_id = RequestId(call.request)
-                self.inputs.aborts.append((now, request_id))
-                ended = core.abort(request_id, now)
-                return journal.aborted(call.call, now, request_id, ended, aliases)
+                inputs.aborts.append((call.now, RequestId(call.request)))
             case Expire():
-                self.inputs.expiries.append(now)
-                return journal.expired(call.call, now, core.expire(now), aliases)
+                inputs.expiries.append(call.now)
             case Schedule():
-                made = core.schedule(now)
-                self._take_in(made)
-                if now != self._last_commit and self.inputs.wakes[-1:] != [now]:
-                    self.inputs.wakes.append(now)
-                return journal.scheduled(call.call, now, made, aliases)
-            case Commit():
-                return self._commit(call, now)
+                if call.now != self._last_commit and inputs.wakes[-1:] != [call.now]:
+                    inputs.wakes.append(call.now)
             case Transferred():
-                core.transfer_done(call.transfer, call.ok, now)
-                self.inputs.moves.append(call)
-                transfer = self._moving.pop(call.transfer)
-                return journal.transferred(
-                    call.call, now, transfer, call.ok, call.started, call.ended
-                )
-        assert_never(call)
+                inputs.moves.append(call)
+            case _:
+                pass
+        return made
 
-    def take_log(self) -> list[Record]:
-        """Decisions since the last take."""
-        return self._scheduler.take_log()
+    def submitting(self, request: Request, now: TimeNs) -> None:
+        """An arrival."""
+        self.inputs.arrivals.append((now, request))
 
-    def _request(self, call: Submit) -> Request:
-        content = None
-        if call.content is not None:
-            tokens = replayed_tokens(call.num_prompt, self._block_size, call.content)
-            content = TokenContent(tokens)
-        return Request(
-            id=RequestId(call.request),
-            num_prompt=call.num_prompt,
-            max_tokens=call.max_tokens,
-            num_sequences=call.num_sequences,
-            content=content,
-            salt=str(call.salt),
-            tenant=str(call.tenant),
-            weight=call.weight,
-            priority=call.priority,
-            deadline=None if call.deadline is None else TimeNs(call.deadline),
-            beam=call.beam,
-        )
-
-    def _take_in(self, answer: Plan | Idle | Blocked) -> None:
-        if isinstance(answer, Plan):
-            self._open.append(answer)
-            self._rows.take_in(answer)
-        for transfer in self._scheduler.take_transfers():
-            self._moving[transfer.id] = transfer
-
-    def _commit(self, call: Commit, now: TimeNs) -> Call:
-        plan = self._open.popleft()
-        sampling = plan.sampling
-        sequences = dict(zip(sampling.tolist(), self._rows.of(sampling), strict=True))
-        results: Results | StepFailed
-        if call.failed is not None:
-            results = StepFailed(call.failed)
-        else:
-            stops = np.zeros(len(sampling), np.int8)
-            tokens = np.zeros(len(sampling), np.int32)
-            for index, reason in call.stops:
-                stops[index] = reason
-            positions = plan.sampled_positions.tolist()
-            for index, name in call.blocks:
-                tokens[index] = name
-                known = self.inputs.blocks.setdefault(sequences[int(sampling[index])], {})
-                known[positions[index]] = name
-            parents = sampling.copy() if call.parents else None
-            for index, other in call.parents:
-                assert parents is not None
-                parents[index] = sampling[other]
-            results = Results(sampling, tokens, stops, parents)
-        outcome = self._scheduler.commit(plan, results, now)
-        self._last_commit = now
+    def committed(
+        self, call: Commit, plan: Plan, outcome: Outcome, sequences: dict[int, Sequence]
+    ) -> None:
+        """What the step told of the model."""
+        self._last_commit = call.now
         self.inputs.steps.append(call)
-        if call.failed is None:
-            self._learn_answers(outcome, sequences)
-            accepted = set(outcome.rows.tolist())
-            for index, other in call.parents:
-                if int(sampling[index]) in accepted:
-                    known = self.inputs.parents.setdefault(sequences[int(sampling[index])], {})
-                    known[int(plan.sampled_positions[index])] = sequences[int(sampling[other])][1]
-        return journal.committed(
-            call.call, now, plan, results, outcome, call.started, call.ended, self._aliases
-        )
+        if call.failed is not None:
+            return
+        sampling, positions = plan.sampling.tolist(), plan.sampled_positions.tolist()
+        for index, name in call.blocks:
+            known = self.inputs.blocks.setdefault(sequences[sampling[index]], {})
+            known[positions[index]] = name
+        accepted = set(outcome.rows.tolist())
+        self._learn_answers(outcome, sequences)
+        for index, other in call.parents:
+            if sampling[index] in accepted:
+                known = self.inputs.parents.setdefault(sequences[sampling[index]], {})
+                known[positions[index]] = sequences[sampling[other]][1]
 
     def _learn_answers(self, outcome: Outcome, sequences: dict[int, Sequence]) -> None:
         for row in outcome.rows.tolist():

@@ -47,8 +47,8 @@ class Timeline:
         """Integrals by bin, then series."""
         self._binned_ns = 0
         """Up to here intervals are in the bins; the others are in the buffer."""
-        self._ends: Ints = np.zeros(buffered, np.int64)
-        self._values: Ints = np.zeros((buffered, width), np.int64)
+        self._buffer: Ints = np.zeros((buffered, 1 + width), np.int64)
+        """Of each interval its end and its values."""
         self._size = 0
 
     def add(self, end_ns: int, values: tuple[int, ...]) -> None:
@@ -56,11 +56,10 @@ class Timeline:
         if end_ns == self.end_ns:
             return
         at = self._size
-        if at == len(self._ends):
+        if at == len(self._buffer):
             self._flush()
             at = 0
-        self._ends[at] = end_ns
-        self._values[at] = values
+        self._buffer[at] = (end_ns, *values)
         self._size = at + 1
         self.end_ns = end_ns
 
@@ -68,15 +67,13 @@ class Timeline:
         """Intervals that end at `ends_ns`, [n] ascending; of each series one value for all, or [n]."""
         first, total = 0, len(ends_ns)
         while first < total:
-            if self._size == len(self._ends):
+            if self._size == len(self._buffer):
                 self._flush()
             at = self._size
-            count = min(total - first, len(self._ends) - at)
-            part = slice(first, first + count)
-            self._ends[at : at + count] = ends_ns[part]
-            for i, value in enumerate(values):
-                column = value[part] if isinstance(value, np.ndarray) else value
-                self._values[at : at + count, i] = column
+            count = min(total - first, len(self._buffer) - at)
+            part, place = slice(first, first + count), self._buffer[at : at + count]
+            for i, value in enumerate((ends_ns, *values)):
+                place[:, i] = value[part] if isinstance(value, np.ndarray) else value
             self._size = at + count
             first += count
         if total:
@@ -88,7 +85,7 @@ class Timeline:
         if not size:
             return
         self._size = 0
-        ends, values = self._ends[:size], self._values[:size]
+        ends, values = self._buffer[:size, 0].copy(), self._buffer[:size, 1:]
         self._binned_ns = end = int(ends[-1])
         if end == start:
             return

@@ -1,6 +1,7 @@
 """Opens a trace file: recognises its format by content, gives its requests in arrival order, counts its bad rows.
 
-The name of a file decides nothing. CSV: `azure`, `lengths`. JSON lines: `mooncake`, `measured`, `sessions`, `kilburn`. And `parquet`.
+The name of a file decides nothing. CSV: `azure`, `lengths`. JSON lines: `mooncake`, `measured`, `sessions`, `kilburn`,
+`recording`. And `parquet`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -17,6 +18,8 @@ from traces.csv_fields import find_columns, shown
 from traces.lines import DamagedStreamError, Lines, decompress, read_chunks
 from traces.native import NativeHeader, read_native
 from traces.order import in_order
+from traces.recorded import read_recording, version_message
+from traces.recording import Header
 from traces.schema import BadRow, Row, TraceRequest
 from traces.sessions import read_sessions
 
@@ -158,7 +161,7 @@ def _recognise(
             line=1,
         )
     if b'"kilburn-recording"' in head:
-        raise TraceError("this is a recording of a run: replay it with --lockstep", file=name)
+        return _recording(head, name)
     if b'"kilburn-trace"' in head:
         try:
             header = msgspec.json.decode(head, type=NativeHeader)
@@ -181,6 +184,19 @@ def _recognise(
         return measured.read_measured, {"kind": "measured", "hash_block_tokens": block}
     block = mooncake.HASH_BLOCK_TOKENS
     return mooncake.read_mooncake, {"kind": "mooncake", "hash_block_tokens": block}
+
+
+def _recording(head: bytes, name: str) -> tuple[Callable[[Lines], Iterator[Row]], dict[str, Any]]:
+    try:
+        header = msgspec.json.decode(head, type=Header)
+    except msgspec.MsgspecError as error:
+        raise TraceError(f"the header does not fit: {error}", file=name, line=1) from None
+    if (message := version_message(header)) is not None:
+        raise TraceError(message, file=name, line=1)
+    return lambda lines: read_recording(lines, header), {
+        "kind": "recording",
+        "hash_block_tokens": header.config.memory.block_size,
+    }
 
 
 def _number_after(key: bytes, text: bytes) -> int:

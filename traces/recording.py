@@ -34,7 +34,7 @@ from engine.core.log import (
     Uncopied,
 )
 
-VERSION: Final = 2
+VERSION: Final = 3
 
 
 class Header(Struct, frozen=True, tag="kilburn-recording", kw_only=True):
@@ -46,6 +46,12 @@ class Header(Struct, frozen=True, tag="kilburn-recording", kw_only=True):
     config_hash: str
     """SHA-256 of the config's JSON, 16 hex digits."""
     has_tokens: bool
+
+
+class _Stamp(Struct, tag="kilburn-recording"):
+    """What every version's first line says of itself."""
+
+    version: int
 
 
 class Prompt(Struct, frozen=True, tag="prompt"):
@@ -177,16 +183,14 @@ class RecordingReader:
     def _read_header(self) -> Header:
         data = self._next()
         try:
-            header = self._decoder.decode(data)
+            version = msgspec.json.decode(data, type=_Stamp).version
+            if version != VERSION:
+                raise self._error(
+                    f"the recording has version {version}; this program reads version {VERSION}"
+                )
+            return msgspec.json.decode(data, type=Header)
         except msgspec.DecodeError as error:
             raise self._error("this is no recording by `kilburn serve --record`") from error
-        if not isinstance(header, Header):
-            raise self._error("this is no recording: the header is missing")
-        if header.version != VERSION:
-            raise self._error(
-                f"the recording has version {header.version}; this program reads version {VERSION}"
-            )
-        return header
 
     def _next(self) -> bytes:
         self._line += 1

@@ -13,7 +13,7 @@ from traces.arrivals import SPELLINGS, gaps_ns
 from traces.formats import Trace
 from traces.order import in_order
 from traces.schema import ROOT, TraceRequest
-from traces.transforms import scale_rate, scale_time, with_arrivals, with_system_prompt
+from traces.transforms import resample, scale_rate, scale_time, with_arrivals, with_system_prompt
 
 SYSTEM_BLOCK_TOKENS: Final = 16
 """What a hash id of a system prompt covers where the trace has no hash ids of its own."""
@@ -32,6 +32,8 @@ class Shaping(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Send the requests of sessions at their recorded times, whatever became of those before."""
     rate_scale: Scale = 1.0
     """So many times the requests in the same span, by thinning or repetition."""
+    resample: bool = False
+    """Another draw of the same workload: each request as often as a Poisson draw of mean 1 says."""
     time_scale: Scale = 1.0
     """Arrivals so many times as far apart."""
     system_tokens: Annotated[int, Meta(ge=0, le=10**6)] = 0
@@ -85,6 +87,8 @@ def shaped(trace: Trace, shaping: Shaping, *, times_needed: bool = True) -> Iter
         requests = _opened(requests)
     if shaping.rate_scale != 1:
         requests = scale_rate(requests, shaping.rate_scale, seed=shaping.seed)
+    if shaping.resample:
+        requests = resample(requests, seed=shaping.seed)
     if shaping.time_scale != 1:
         requests = scale_time(requests, shaping.time_scale)
     if shaping.system_tokens:

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from traces.schema import ROOT, TraceRequest
 
 BIN_NS: Final = 60 * 10**9
+SHARES: Final = (*(i / 200 for i in range(198)), *(i / 1000 for i in range(990, 1001)))
+"""Where whole distributions are read off: every half percent, from 99 % on every tenth."""
 
 
 class Spread(Struct, frozen=True, kw_only=True):
@@ -83,6 +85,14 @@ def spread(sample: NDArray[np.float64] | NDArray[np.int64]) -> Spread:
         p99=p99,
         max=float(sample.max()),
     )
+
+
+def quantiles(sample: NDArray[np.float64] | NDArray[np.int64]) -> list[float]:
+    """The value at each of `SHARES`; empty where the sample is."""
+    if not len(sample):
+        return []
+    values: list[float] = np.percentile(sample, [100 * share for share in SHARES]).tolist()
+    return values
 
 
 def arrival_figures(arrival_ns: NDArray[np.int64]) -> Arrivals:

@@ -5,16 +5,17 @@ Exit codes: 2, a setting, a file or (under --strict) a row is wrong; 3, a fault 
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 import typer
 from rich.console import Console
 from rich.live import Live
+from rich.progress import Progress
 from rich.text import Text
 
-from engine.core.errors import InvariantError, ServeError
+from engine.core.errors import ExecutorError, InvariantError, ServeError
 from traces.schema import TraceRequest
 
 REDRAW_S: Final = 0.1
@@ -28,7 +29,7 @@ def exit_on_error() -> Iterator[None]:
     except ServeError as error:
         console = Console(stderr=True, soft_wrap=True, highlight=False)
         console.print(Text.assemble(("error: ", "bold red"), error.message))
-        raise typer.Exit(3 if isinstance(error, InvariantError) else 2) from None
+        raise typer.Exit(3 if isinstance(error, ExecutorError | InvariantError) else 2) from None
 
 
 def with_progress(requests: Iterable[TraceRequest], verb: str) -> Iterator[TraceRequest]:
@@ -46,3 +47,23 @@ def with_progress(requests: Iterable[TraceRequest], verb: str) -> Iterator[Trace
                 text = f"{verb} {count:,} requests, up to {row.arrival_ns / 1e9:,.0f} s; {rate:,.0f} requests/s"
                 live.update(Text(text), refresh=True)
             yield row
+
+
+@contextmanager
+def step_progress(total: int, verb: str) -> Iterator[Callable[[int], None]]:
+    """What to call with each step, for a bar on stderr where that is a terminal; gone at the end."""
+    if not sys.stderr.isatty():
+        yield lambda step: None
+        return
+    drawn = time.perf_counter()
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(verb, total=total)
+
+        def watch(step: int) -> None:
+            nonlocal drawn
+            now = time.perf_counter()
+            if now - drawn >= REDRAW_S:
+                drawn = now
+                bar.update(task, completed=step)
+
+        yield watch

@@ -5,14 +5,17 @@ A session moves as one: whatever is done to its first request happens to all of 
 
 import heapq
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
+from typing import Final
 
 import numpy as np
 from msgspec.structs import replace
 
 from engine.core.errors import ConfigError
 from traces.schema import ROOT, TraceRequest
+
+_MOST_COPIES: Final = 7
 
 
 def units(requests: Iterable[TraceRequest]) -> Iterator[list[TraceRequest]]:
@@ -69,15 +72,41 @@ def scale_rate(
     rng = np.random.default_rng(seed)
     whole, part = int(factor), factor % 1
     copies = whole + (part > 0)
+
+    def draw() -> int:
+        return whole + (copies > whole and rng.random() < part)
+
+    yield from _repeated(requests, draw, copies, rng, spread_s)
+
+
+def resample(
+    requests: Iterable[TraceRequest], *, seed: int, spread_s: float = 10.0
+) -> Iterator[TraceRequest]:
+    """Another draw of the same workload: each request or session comes as often as a Poisson draw of mean 1 says.
+
+    Copies come later than their original, as in `scale_rate`, and share nothing with it. Draws above 7, one in a hundred thousand, count as 7.
+    """
+    rng = np.random.default_rng([seed, _MOST_COPIES])  # not the draws of scale_rate
+    yield from _repeated(
+        requests, lambda: min(_MOST_COPIES, int(rng.poisson(1.0))), _MOST_COPIES, rng, spread_s
+    )
+
+
+def _repeated(
+    requests: Iterable[TraceRequest],
+    draw: Callable[[], int],
+    copies: int,
+    rng: np.random.Generator,
+    spread_s: float,
+) -> Iterator[TraceRequest]:
+    """Each request or session as often as drawn, at most `copies` times; all but the first up to `spread_s` later."""
     waiting: list[tuple[int, int, list[TraceRequest]]] = []
     place = 0
     for unit in units(requests):
         start = unit[0].arrival_ns
         while waiting and waiting[0][0] <= start:
             yield from heapq.heappop(waiting)[2]
-        for copy in range(copies):
-            if copy == whole and rng.random() >= part:
-                continue
+        for copy in range(draw()):
             delay = round(rng.random() * spread_s * 1e9) if copy else 0
             rows = [_copied(row, copy, copies) for row in _moved(unit, start + delay)]
             heapq.heappush(waiting, (start + delay, place, rows))

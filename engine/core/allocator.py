@@ -8,7 +8,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from engine.core.arrays import I32
+from engine.core.arrays import I32, I64, Index
 from engine.core.content import Content
 from engine.core.plan import MemoryReport
 
@@ -37,7 +37,7 @@ class Allocator(Protocol):
     total_blocks: int
     last_hits: int
     """Cached blocks that the last granted admission shared."""
-    evicted: list[I32]
+    evicted: list[Index]
     """Frames whose content left the index, until `take_evicted`."""
 
     @property
@@ -68,8 +68,10 @@ class Allocator(Protocol):
         """The most positions that each of `num_rows` sequences can have when alone, the first `num_shared` equal."""
         ...
 
-    def open(self, row: int, content: Content | None, salt: str, num_prompt: int) -> None:
-        """`row` stands for a sequence that starts with `num_prompt` positions of `content`; it holds nothing yet."""
+    def open(
+        self, row: int, content: Content | None, salt: str, num_prompt: int, limit: int
+    ) -> None:
+        """`row` stands for a sequence that starts with `num_prompt` positions of `content` and ends at `limit` tokens; it holds nothing yet."""
         ...
 
     def close(self, row: int) -> None:
@@ -96,19 +98,19 @@ class Allocator(Protocol):
         """Each of `rows` gives its frames back and holds those that its parent held, all at once."""
         ...
 
-    def short(self, rows: I32, lengths: I32) -> I32:
+    def short(self, rows: Index, lengths: I32) -> Index:
         """Indices into `rows` of those that cannot yet hold `lengths` positions, ascending. Changes nothing."""
         ...
 
-    def grow(self, rows: I32) -> I32 | None:
+    def grow(self, rows: Index) -> I32 | None:
         """Gives each of `rows` one more frame; the frames in the same order, or None where not all can be served."""
         ...
 
-    def room_of(self, rows: I32) -> I32:
-        """Positions that each of `rows` has frames for."""
+    def room_of(self, rows: Index) -> I64:
+        """Positions that each of `rows` has frames for: a block more than it needs at most, or all that it will ever need."""
         ...
 
-    def grow_each(self, rows: I32, nth: I32) -> tuple[I32, int]:
+    def grow_each(self, rows: Index, nth: Index) -> tuple[I32, int]:
         """Gives a frame for each entry of `rows`, in order; all can be served.
 
         A row may be named several times: its `nth[i]`-th new frame, from 0, in ascending order.

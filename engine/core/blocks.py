@@ -17,7 +17,7 @@ from collections import deque
 
 import numpy as np
 
-from engine.core.arrays import I32, I64, Bools
+from engine.core.arrays import I32, I64, ONE, Bools, Index
 from engine.core.errors import InvariantError
 
 
@@ -33,11 +33,11 @@ class BlockPool:
         self.indexed: Bools = np.zeros(total, np.bool_)
         """Set and cleared by the prefix index: the frame's content can be found."""
         self.cached = 0
-        self._free: I32 = np.arange(total - 1, -1, -1, dtype=np.int32)
+        self._free: Index = np.arange(total - 1, -1, -1)
         self._top = total
         self._stamp: I64 = np.zeros(total, np.int64)
         self._serial = 0
-        self._queue: deque[tuple[int, I32]] = deque()
+        self._queue: deque[tuple[int, Index]] = deque()
         self._queued = 0
         self._sweep_from = sweep_from
 
@@ -51,7 +51,7 @@ class BlockPool:
         """Frames that can be handed out: free, or cached and evictable."""
         return self._top + self.cached
 
-    def take(self, count: int) -> tuple[I32, I32] | None:
+    def take(self, count: int) -> tuple[Index, Index] | None:
         """(frames, evicted): `count` frames now held once each, the last of them evicted; None, and no change, if fewer.
 
         The caller drops the evicted frames' content from the index before anything else.
@@ -70,14 +70,14 @@ class BlockPool:
         self.refs[blocks] = 1
         return blocks, evicted
 
-    def _evict(self, count: int) -> I32:
-        parts: list[I32] = []
+    def _evict(self, count: int) -> Index:
+        parts: list[Index] = []
         self.cached -= count
         while count:
             serial, frames = self._queue.popleft()
             window = frames[:count]
-            idle = self._stamp.take(window) == serial
-            idle &= self.refs.take(window) == 0
+            idle = self._stamp[window] == serial
+            idle &= self.refs[window] == 0
             live = window if np.count_nonzero(idle) == len(window) else window[idle]
             if len(window) < len(frames):
                 self._queue.appendleft((serial, frames[count:]))
@@ -86,25 +86,26 @@ class BlockPool:
             parts.append(live)
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def share(self, blocks: I32) -> None:
+    def share(self, blocks: I32 | Index) -> None:
         """Adds a reference to each of `blocks`, distinct frames that are held or cached."""
-        refs = self.refs.take(blocks)
+        blocks = blocks.astype(np.intp)
+        refs = self.refs[blocks]
         self.cached -= len(refs) - int(np.count_nonzero(refs))
-        self.refs[blocks] = refs + 1
+        self.refs[blocks] = refs + ONE
 
-    def num_cached_of(self, blocks: I32) -> int:
+    def num_cached_of(self, blocks: I32 | Index) -> int:
         """How many of `blocks` are cached, and so would be pinned by sharing them."""
         return len(blocks) - int(np.count_nonzero(self.refs.take(blocks)))
 
-    def give(self, blocks: I32) -> None:
+    def give(self, blocks: I32 | Index) -> None:
         """Drops a reference from each of `blocks`, distinct frames in logical order; the last reference caches or frees."""
-        refs = self.refs.take(blocks)
-        refs -= 1
+        blocks = blocks.astype(np.intp)
+        refs = self.refs[blocks] - ONE
         self.refs[blocks] = refs
         gone = blocks[::-1] if not np.count_nonzero(refs) else blocks[refs == 0][::-1]
         if not len(gone):
             return
-        keep = self.indexed.take(gone)
+        keep = self.indexed[gone]
         kept = int(np.count_nonzero(keep))
         if kept < len(gone):
             freed = gone[~keep] if kept else gone
@@ -113,7 +114,7 @@ class BlockPool:
         if kept:
             self._cache(gone[keep] if kept < len(gone) else gone.copy())
 
-    def _cache(self, frames: I32) -> None:
+    def _cache(self, frames: Index) -> None:
         self._serial += 1
         self._stamp[frames] = self._serial
         self._queue.append((self._serial, frames))
@@ -124,7 +125,7 @@ class BlockPool:
 
     def _sweep(self) -> None:
         """Drops queue entries whose frames were referenced again since."""
-        queue: deque[tuple[int, I32]] = deque()
+        queue: deque[tuple[int, Index]] = deque()
         for serial, frames in self._queue:
             live = frames[(self._stamp[frames] == serial) & (self.refs[frames] == 0)]
             if len(live):

@@ -17,7 +17,7 @@ import numpy as np
 
 from engine.core import log as records
 from engine.core.allocator import Allocator
-from engine.core.arrays import I32
+from engine.core.arrays import I32, Index
 from engine.core.ids import RequestId
 from engine.core.plan import Finish, Plan
 from engine.core.policy import insert_by_rank
@@ -25,6 +25,7 @@ from engine.core.queue import Waiting
 from engine.core.rows import RowTable, State
 
 NO_ROWS: I32 = np.zeros(0, np.int32)
+NO_INDEX: Index = np.zeros(0, np.intp)
 
 
 class Status(Enum):
@@ -82,7 +83,7 @@ class Book:
         self.memory = memory
         self.table = RowTable()
         self.groups: dict[RequestId, Group] = {}
-        self.decoding: I32 = NO_ROWS
+        self.decoding: Index = NO_INDEX
         """Rows that compute one token a step, by rank."""
         self.prefilling: list[int] = []
         """Rows with known tokens to compute, by rank."""
@@ -116,10 +117,10 @@ class Book:
         """Sequences that run."""
         return len(self.decoding) + len(self.prefilling) + len(self.finishing)
 
-    def running(self) -> I32:
+    def running(self) -> Index:
         """Running rows by rank, sequences of one request in their order."""
         rows = np.concatenate(
-            [self.decoding, np.array([*self.prefilling, *sorted(self.finishing)], np.int32)]
+            [self.decoding, np.array([*self.prefilling, *sorted(self.finishing)], np.intp)]
         )
         return rows[np.lexsort((self.table.index[rows], self.table.rank[rows]))]
 
@@ -128,7 +129,7 @@ class Book:
         computed = self.table.scheduled.copy()
         for entry in reversed(self.open):
             plan = entry.plan
-            computed[plan.rows] = plan.starts + (plan.steps - 1)
+            computed[plan.rows] = plan.starts + (plan.steps - 1) * plan.counts
             if len(plan.fork_rows):
                 computed[plan.fork_rows] = plan.starts[plan.fork_from]
         return computed
@@ -140,7 +141,7 @@ class Book:
                 plan = entry.plan
                 at = np.flatnonzero(plan.rows == row)
                 if len(at):
-                    return int(plan.starts[at[0]]) + plan.steps - 1
+                    return int(plan.starts[at[0]] + (plan.steps - 1) * plan.counts[at[0]])
                 return int(plan.starts[plan.fork_from[np.flatnonzero(plan.fork_rows == row)[0]]])
         return int(self.table.scheduled[row])
 
@@ -150,7 +151,7 @@ class Book:
         computed[self.table.state != State.RUNNING] = 0
         return computed
 
-    def known(self, rows: I32, computed: I32) -> I32:
+    def known(self, rows: Index, computed: I32) -> I32:
         """Tokens that each of `rows` knows, given what is computed of each row of the table."""
         table, done = self.table, computed[rows]
         return np.where(
@@ -228,7 +229,7 @@ class Book:
         self.membership += 1
         return True
 
-    def finish_decoding(self, rows: I32, others: I32) -> None:
+    def finish_decoding(self, rows: I32, others: Index) -> None:
         """The last token of each of `rows` is planned; `others` decode on, by rank."""
         self.finishing.update(rows.tolist())
         self.decoding = others
@@ -290,11 +291,12 @@ class Book:
         """Ends the running sequence of `row`; whether that closed its request."""
         request_id = RequestId(int(self.table.request[row]))
         group = self.groups[request_id]
-        self.record(records.Ended(step, request_id, int(self.table.index[row]), reason))
+        if self.keeps_log:
+            self.record(records.Ended(step, request_id, int(self.table.index[row]), reason))
         self.retire(step, row)
         group.rows.remove(row)
         self.seats -= 1
-        if any(self.table.state[other] != State.FORMING for other in group.rows):
+        if group.rows and any(self.table.state[other] != State.FORMING for other in group.rows):
             return False
         self.seats -= len(group.rows)
         for other in group.rows:
@@ -306,7 +308,7 @@ class Book:
     def retire(self, step: int, row: int) -> None:
         """The sequence of running `row` is over: frames come back now, or with the last open plan that names it."""
         table, named = self.table, self.named(row)
-        done = self.computed_of(row) if named else table.scheduled[row]
+        done = self.computed_of(row) if named else int(table.scheduled[row])
         if done >= table.known[row]:
             table.known[row] = done + 1
         self.stop_running(row)
@@ -319,9 +321,11 @@ class Book:
         table, memory = self.table, self.memory
         held = memory.held_by(row)
         if held:
-            memory.publish(row, int(min(table.scheduled[row], table.known[row])))
+            if memory.shares_content:
+                memory.publish(row, min(int(table.scheduled[row]), int(table.known[row])))
             memory.release(row)
-            self.record(records.Released(step, row, held))
+            if self.keeps_log:
+                self.record(records.Released(step, row, held))
         if table.state[row] == State.ENDED:
             memory.close(row)
             table.free(row)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from engine.core.arrays import I8, I32, I64, Bools
+from engine.core.arrays import I8, I32, I64, Bools, filled
 from engine.core.book import NO_ROWS, Book, OpenPlan, Status
 from engine.core.ids import RequestId
 from engine.core.plan import Finish, Outcome, Plan, Results, StepFailed
@@ -33,12 +33,12 @@ class Commits:
         if isinstance(results, StepFailed):
             return
         sampling, stops = plan.sampling, results.stops
-        if not (results.rows is sampling or np.array_equal(results.rows, sampling)):
+        if not (results.rows is sampling or results.rows.tolist() == sampling.tolist()):
             raise ValueError("results must name the plan's sampling rows in plan order")
         shape = sampling.shape if plan.steps == 1 else (plan.steps, len(sampling))
         if results.tokens.shape != shape or stops.shape != sampling.shape:
             raise ValueError(f"tokens must have shape {shape} and stops {sampling.shape}")
-        if stops.any():
+        if np.count_nonzero(stops):
             if plan.steps > 1:
                 raise ValueError("nothing stops in a leap")
             if not np.isin(stops, _FOUND_OUTSIDE).all():
@@ -48,14 +48,14 @@ class Commits:
 
     def commit(self, plan: Plan, results: Results | StepFailed) -> Outcome:
         """Takes in what the oldest open plan computed; `check` has passed."""
-        book, sampling = self._book, plan.sampling
+        book = self._book
         entry = book.open.popleft()
         if len(plan.copy_sources):
             self._book.memory.copied(plan.copy_sources.tolist())
         if isinstance(results, StepFailed):
             outcome = self._fail(entry)
         else:
-            outcome = self._accept(entry, sampling, results)
+            outcome = self._accept(entry, results.rows, results)
         if entry.gone:
             self._settle(entry)
         return outcome
@@ -64,9 +64,9 @@ class Commits:
         """Takes in tokens, and ends the sequences that stop, fail or are full."""
         plan, book, tokens = entry.plan, self._book, results.tokens
         if plan.steps > 1:
-            return self._accept_leap(entry, tokens)
+            return self._accept_leap(entry, sampling, tokens)
         plain = not (entry.gone or len(plan.fork_rows) or book.memory.keeps_tokens)
-        if plain and results.parents is None and not results.stops.any():
+        if plain and results.parents is None and not np.count_nonzero(results.stops):
             return self._accept_all(entry, sampling, tokens)
         rows, stops, positions = sampling, results.stops, plan.sampled_positions
         if entry.gone:
@@ -94,7 +94,7 @@ class Commits:
             self._book.memory.accept(rows, positions, tokens)
         if rows is plan.rows:
             return self._outcome(plan, rows, plan.requests, tokens, plan.counts, ended, reasons)
-        counts = np.ones(len(rows), np.int32)
+        counts = filled(len(rows), 1)
         requests = book.table.request[rows]
         return self._outcome(plan, rows, requests, tokens, counts, ended, reasons)
 
@@ -115,19 +115,27 @@ class Commits:
         if rows is plan.rows:
             requests, counts = plan.requests, plan.counts
         else:
-            requests, counts = self._book.table.request[rows], np.ones(len(rows), np.int32)
-        ended, reasons = entry.finishing, _NO_REASONS
-        if len(ended):
-            reasons = np.full(len(ended), Finish.LENGTH, np.int8)
-        return self._outcome(plan, rows, requests, tokens, counts, ended, reasons)
+            requests, counts = self._book.table.request.take(rows), filled(len(rows), 1)
+        return self._full(plan, rows, requests, tokens, counts, entry.finishing)
 
-    def _accept_leap(self, entry: OpenPlan, tokens: I32) -> Outcome:
-        """Takes in a leap: of rows that are gone since, all tokens but the last."""
-        plan = entry.plan
-        heard = _others(plan.rows, entry.gone)
-        self._refund(plan.rows[~heard])
-        counts = np.where(heard, plan.steps, plan.steps - 1).astype(np.int32)
-        return self._outcome(plan, plan.rows, plan.requests, tokens, counts, NO_ROWS, _NO_REASONS)
+    def _accept_leap(self, entry: OpenPlan, rows: I32, tokens: I32) -> Outcome:
+        """Takes in a leap: of rows that are gone since, all tokens but the last. Rows that are full by its last step end."""
+        plan, ended = entry.plan, entry.finishing
+        counts = filled(len(rows), plan.steps)
+        if entry.gone:
+            heard = _others(rows, entry.gone)
+            self._refund(rows[~heard])
+            counts = np.where(heard, plan.steps, plan.steps - 1).astype(np.int32)
+            ended = ended[_others(ended, entry.gone)]
+        requests = plan.requests[: len(rows)] if len(rows) < len(plan.rows) else plan.requests
+        return self._full(plan, rows, requests, tokens, counts, ended)
+
+    def _full(
+        self, plan: Plan, rows: I32, requests: I64, tokens: I32, counts: I32, ended: I32
+    ) -> Outcome:
+        """Of the rows that were given tokens, `ended` have all that they asked for."""
+        reasons = np.full(len(ended), Finish.LENGTH, np.int8) if len(ended) else _NO_REASONS
+        return self._outcome(plan, rows, requests, tokens, counts, ended, reasons)
 
     def _fail(self, entry: OpenPlan) -> Outcome:
         """Ends every request that the plan names and that still runs. What it computed, for whomever, is not to be trusted."""
@@ -169,15 +177,19 @@ class Commits:
         closed: list[RequestId] = []
         ended_requests = requests[:0]
         if len(ended):
-            ended_requests = self._book.table.request[ended]
-            for row, reason in zip(ended.tolist(), reasons.tolist(), strict=True):
-                request_id = RequestId(int(self._book.table.request[row]))
+            book, last_step = self._book, plan.last_step
+            ended_requests = book.table.request.take(ended)
+            for row, request, reason in zip(
+                ended.tolist(), ended_requests.tolist(), reasons.tolist(), strict=True
+            ):
                 if reason == Finish.FAILED:
-                    self._book.memory.silence(row)
-                if self._book.end_sequence(plan.last_step, row, Finish(reason)):
-                    closed.append(request_id)
-        for column in (tokens, ended, ended_requests, reasons):
-            column.flags.writeable = False
+                    book.memory.silence(row)
+                if book.end_sequence(last_step, row, Finish(reason)):
+                    closed.append(RequestId(request))
+            ended.setflags(write=False)
+            ended_requests.setflags(write=False)
+            reasons.setflags(write=False)
+        tokens.setflags(write=False)
         return Outcome(
             step=plan.step,
             rows=rows,

@@ -57,6 +57,7 @@ class TraceError(ServeError):
     def __init__(self, message: str, *, file: str, line: int | None = None) -> None:
         where = file if line is None else f"{file}, line {line}"
         super().__init__(f"{where}: {message}")
+        self.reason = message
         self.file = file
         self.line = line
 

@@ -1,8 +1,10 @@
-"""Leaps: many decode steps in one call, where nothing but growth happens.
+"""Leaps: many steps in one call, where nothing but growth happens.
 
-A leap of k equals k single steps in state and in log, so it contains no admission, end, preemption, copy or transfer. It
-may follow an open plan, as a single step would, as long as that plan's commit changes nothing but positions. Nobody leaps
-while blocks are known by their tokens, because what is published next would depend on tokens that come with the commit.
+A leap of k equals k single steps in state and in log. It repeats a step of decodes, or of decodes and a chunk of one prompt that
+fills the budget, so that nobody else could compute in it; it contains no admission, preemption, copy or transfer, and an end only
+as a single step's commit brings it: rows may sample their last token in the last of its steps. It may follow an open plan, as a
+single step would, as long as that plan's commit changes nothing but positions. Nobody leaps while blocks are known by their tokens,
+because what is published next would depend on tokens that come with the commit.
 """
 
 from itertools import pairwise
@@ -11,9 +13,16 @@ import msgspec
 import numpy as np
 
 from engine.core import log as records
-from engine.core.arrays import I32
+from engine.core.arrays import I32, I64, Index
 from engine.core.book import Book
+from engine.core.ids import RequestId
 from engine.core.plan import Plan
+
+
+def fills(plan: Plan, token_budget: int) -> bool:
+    """Whether `plan` computes a chunk of one prompt beside its decodes, and has budget for nothing else."""
+    decodes = plan.num_decodes
+    return len(plan.rows) == decodes + 1 and decodes + int(plan.counts[decodes]) >= token_budget
 
 
 def most_steps(book: Book, plan: Plan) -> int:
@@ -24,46 +33,67 @@ def most_steps(book: Book, plan: Plan) -> int:
     entry = book.open[-1] if book.open else None
     if entry is None or entry.plan is not plan or plan.steps > 1:
         return 1
-    quiet = (
-        plan.rows is book.decoding
-        and not book.prefilling
-        and not book.finishing
-        and not book.shared_tails
-        and not book.dependent
-        and not book.memory.keeps_tokens
-        and not any(e.gone or len(e.plan.copy_sources) for e in book.open)
+    quiet = not (
+        book.finishing
+        or book.shared_tails
+        or book.dependent
+        or book.memory.keeps_tokens
+        or any(e.gone or len(e.plan.copy_sources) for e in book.open)
     )
     if not quiet:
         return 1
-    steps = int((book.table.limit[plan.rows] - plan.starts).min()) - 2
-    if steps <= 1:
-        return 1
+    table, decodes, starts = book.table, plan.num_decodes, plan.starts
+    steps = 0
+    if decodes == len(plan.rows):
+        if book.prefilling or len(book.decoding) != decodes:
+            return 1
+    else:
+        chunked = int(plan.rows[decodes])
+        if book.prefilling[:1] != [chunked] or len(book.decoding) != decodes:
+            return 1
+        if book.groups[RequestId(int(plan.requests[decodes]))].shared > starts[decodes]:
+            return 1  # Siblings wait for what it computes.
+        # The step that completes the prompt is another one.
+        left = int(table.target[chunked]) - int(starts[decodes]) - 1
+        steps = left // int(plan.counts[decodes])
+        starts = starts[:decodes]
+    if decodes:
+        before_the_end = min((table.limit[book.decoding] - starts).tolist()) - 1
+        steps = min(steps, before_the_end) if steps else before_the_end
+    if steps <= 1 or not decodes:
+        return max(1, steps)
     memory = book.memory
     free, size = memory.free_blocks, memory.block_size
-    if len(plan.rows) * (steps // size + 1) <= free:
+    if decodes * (steps // size + 1) <= free:
         return steps
     # The step `ahead` steps after the plan's own computes position starts + ahead.
-    return _fitting(memory.room_of(plan.rows) - plan.starts, size, free, steps)
+    return _fitting(memory.room_of(book.decoding) - starts, size, free, steps)
 
 
 def extend(book: Book, plan: Plan, steps: int) -> Plan:
     """Allocates what steps 2 to `steps` of `plan` need, at most `most_steps` of them; the longer plan."""
     table, memory = book.table, book.memory
-    rows = plan.rows
-    room = memory.room_of(rows) - plan.starts
-    ahead, which, nth = _crossings(room, memory.block_size, steps)
-    if len(ahead):
+    rows, starts = book.decoding, plan.starts[: plan.num_decodes]
+    room = memory.room_of(rows) - starts
+    delta_rows, delta_cols, delta_blocks = plan.delta_rows, plan.delta_cols, plan.delta_blocks
+    if len(room) and min(room.tolist()) < steps:
+        ahead, which, nth = _crossings(room, memory.block_size, steps)
         grown = rows[which]
         blocks, num_fresh = memory.grow_each(grown, nth)
         if book.keeps_log:
             _record(book, ahead, grown, blocks, num_fresh)
         memory.take_evicted()
-    table.scheduled[rows] = plan.starts + steps
-    delta_rows, delta_cols, delta_blocks = memory.take_deltas()
-    if len(plan.delta_rows):
-        delta_rows = np.concatenate([plan.delta_rows, delta_rows])
-        delta_cols = np.concatenate([plan.delta_cols, delta_cols])
-        delta_blocks = np.concatenate([plan.delta_blocks, delta_blocks])
+        more_rows, more_cols, more_blocks = memory.take_deltas()
+        if len(delta_rows):
+            delta_rows = np.concatenate([delta_rows, more_rows])
+            delta_cols = np.concatenate([delta_cols, more_cols])
+            delta_blocks = np.concatenate([delta_blocks, more_blocks])
+        else:
+            delta_rows, delta_cols, delta_blocks = more_rows, more_cols, more_blocks
+    if len(rows) == len(plan.rows):
+        table.scheduled[rows] = plan.starts + steps
+    else:
+        table.scheduled[plan.rows] = plan.starts + steps * plan.counts
     longer = msgspec.structs.replace(
         plan, steps=steps, delta_rows=delta_rows, delta_cols=delta_cols, delta_blocks=delta_blocks
     )
@@ -72,7 +102,7 @@ def extend(book: Book, plan: Plan, steps: int) -> Plan:
     return longer
 
 
-def _fitting(room: I32, block_size: int, free: int, steps: int) -> int:
+def _fitting(room: I64, block_size: int, free: int, steps: int) -> int:
     """The largest number of steps up to `steps` whose crossings `free` frames can serve. O(rows log steps)."""
 
     def needed(count: int) -> int:
@@ -87,17 +117,24 @@ def _fitting(room: I32, block_size: int, free: int, steps: int) -> int:
     return low
 
 
-def _crossings(room: I32, block_size: int, steps: int) -> tuple[I32, I32, I32]:
-    """(steps ahead, index of the row, how many the row began before) of each block that is begun, as single steps would."""
-    counts = (-((room - steps) // block_size)).clip(min=0)
-    which = np.repeat(np.arange(len(room), dtype=np.int32), counts)
-    nth = np.arange(len(which), dtype=np.int32) - np.repeat(np.cumsum(counts) - counts, counts)
-    ahead = room[which] + nth * block_size
-    order = ahead.argsort(kind="stable")
-    return ahead[order], which[order], nth[order]
+def _crossings(room: I64, block_size: int, steps: int) -> tuple[I64, Index, Index]:
+    """(steps ahead, index of the row, how many the row began before) of each block that is begun, as single steps would.
+
+    A row has room for a block at most, so in rows' order of room one round of crossings follows the other.
+    """
+    order = room.argsort(kind="stable")
+    room = room[order]
+    if steps <= block_size:
+        count = int(room.searchsorted(steps))
+        return room[:count], order[:count], np.zeros(count, np.intp)
+    rounds = np.arange(0, steps, block_size)
+    ahead = (room + rounds[:, None]).reshape(-1)
+    count = int(ahead.searchsorted(steps))
+    nth = np.arange(count) // len(room)
+    return ahead[:count], np.tile(order, len(rounds))[:count], nth
 
 
-def _record(book: Book, ahead: I32, rows: I32, blocks: I32, num_fresh: int) -> None:
+def _record(book: Book, ahead: I64, rows: Index, blocks: I32, num_fresh: int) -> None:
     """The log of the single steps: for each, what was evicted for it and who grew."""
     bounds = [0, *(np.flatnonzero(np.diff(ahead)) + 1).tolist(), len(ahead)]
     row_list, block_list = rows.tolist(), blocks.tolist()

@@ -68,7 +68,7 @@ class Evicted(Struct, frozen=True, tag="evict"):
 
 
 class Preempted(Struct, frozen=True, tag="preempt"):
-    """`request` stops running so that an older one can grow. Estimates are 0 where the mode was given, not chosen."""
+    """`request` stops running so that `asking` can grow, which may be itself. Estimates are 0 where the mode was given, not chosen."""
 
     step: int
     request: int
@@ -78,6 +78,8 @@ class Preempted(Struct, frozen=True, tag="preempt"):
     """Known positions of its sequences: what recompute computes again, less what stays cached."""
     swap_ns: int
     recompute_ns: int
+    asking: int
+    """The request that needed a frame."""
 
 
 class SwapStarted(Struct, frozen=True, tag="swap"):

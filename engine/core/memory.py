@@ -11,7 +11,7 @@ two tables unless shared through the index or a fork; a frame that is written is
 import numpy as np
 
 from engine.core.allocator import Grant, Move
-from engine.core.arrays import I32, I64
+from engine.core.arrays import I32, I64, Index, filled
 from engine.core.blocks import BlockPool
 from engine.core.config import MemoryConfig
 from engine.core.content import Content, RowContents
@@ -33,6 +33,7 @@ class BlockManager:
 
     def __init__(self, config: MemoryConfig) -> None:
         self.block_size = config.block_size
+        self._size: I64 = np.array(config.block_size)
         self.total_blocks = config.num_blocks
         self.pool = BlockPool(config.num_blocks)
         self.tables = BlockTables()
@@ -45,7 +46,7 @@ class BlockManager:
         self._fresh: I32 = np.zeros(16, np.int32)
         """Of rows that have published nothing of what they knew when they got their frames: how much that is. Others: 0."""
         self._frontier = Frontier()
-        self.evicted: list[I32] = []
+        self.evicted: list[Index] = []
         """Frames whose content left the index, until `take_evicted`."""
         self.num_evicted = 0
         self.num_copied = 0
@@ -94,8 +95,10 @@ class BlockManager:
 
     # -- sequences ---------------------------------------------------------------------------------------------
 
-    def open(self, row: int, content: Content | None, salt: str, num_prompt: int) -> None:
-        """`row` stands for a sequence that starts with `num_prompt` positions of `content`; it holds nothing yet."""
+    def open(
+        self, row: int, content: Content | None, salt: str, num_prompt: int, limit: int = 0
+    ) -> None:
+        """`row` stands for a sequence that starts with `num_prompt` positions of `content`; it holds nothing yet. Any limit is as good."""
         if content is not None and self._prefix_cache:
             self.contents.open(row, content, salt, num_prompt)
 
@@ -193,7 +196,7 @@ class BlockManager:
                 self._fresh[row] = 0
             self.publish(row, int(done[row]))
 
-    def _take(self, count: int) -> I32 | None:
+    def _take(self, count: int) -> Index | None:
         taken = self.pool.take(count)
         if taken is None:
             return None
@@ -204,12 +207,12 @@ class BlockManager:
             self.num_evicted += len(evicted)
         return blocks
 
-    def _set(self, row: int, blocks: I32) -> None:
+    def _set(self, row: int, blocks: I32 | Index) -> None:
         """`row`, which is empty, holds `blocks`."""
         self.tables.extend(row, blocks)
-        self._deltas.append(
-            (np.full(len(blocks), row, np.int32), np.arange(len(blocks), dtype=np.int32), blocks)
-        )
+        size = len(blocks)
+        columns = np.arange(size, dtype=np.int32)
+        self._deltas.append((filled(size, row), columns, blocks.astype(np.int32)))
 
     def fork(self, parent: int, child: int, num_tokens: int) -> None:
         """`child`, which is empty, holds the frames of `parent`, whose first `num_tokens` positions are known."""
@@ -244,25 +247,26 @@ class BlockManager:
 
     # -- growth ------------------------------------------------------------------------------------------------
 
-    def short(self, rows: I32, lengths: I32) -> I32:
+    def short(self, rows: Index, lengths: I32) -> Index:
         """Indices into `rows` of those whose table cannot hold `lengths` positions."""
-        lacking = self.tables.counts[rows] * self.block_size < lengths
-        return lacking.nonzero()[0].astype(np.int32)
+        lacking = self.tables.counts[rows] * self._size < lengths
+        return lacking.nonzero()[0]
 
-    def grow(self, rows: I32) -> I32 | None:
+    def grow(self, rows: Index) -> I32 | None:
         """Gives each of `rows` one more frame; the frames, or None where there are too few."""
         blocks = self._take(len(rows))
         if blocks is None:
             return None
         columns = self.tables.append_each(rows, blocks)
-        self._deltas.append((rows, columns, blocks))
-        return blocks
+        frames = blocks.astype(np.int32)
+        self._deltas.append((rows.astype(np.int32), columns.astype(np.int32), frames))
+        return frames
 
-    def room_of(self, rows: I32) -> I32:
+    def room_of(self, rows: Index) -> I64:
         """Positions that each of `rows` has frames for."""
-        return self.tables.counts[rows] * self.block_size
+        return self.tables.counts[rows] * self._size
 
-    def grow_each(self, rows: I32, nth: I32) -> tuple[I32, int]:
+    def grow_each(self, rows: Index, nth: Index) -> tuple[I32, int]:
         """Gives a frame for each entry of `rows`, in order: the row's `nth[i]`-th new one, ascending.
 
         (frames, how many of the first were free rather than evicted for this).
@@ -272,8 +276,9 @@ class BlockManager:
         if blocks is None:
             raise ValueError("grow_each must be asked for no more than is free")
         columns = self.tables.append_many(rows, nth, blocks)
-        self._deltas.append((rows, columns, blocks))
-        return blocks, min(num_free, len(rows))
+        frames = blocks.astype(np.int32)
+        self._deltas.append((rows.astype(np.int32), columns.astype(np.int32), frames))
+        return frames, min(num_free, len(rows))
 
     def shares_tail(self, row: int, position: int) -> bool:
         """Whether writing `position` of `row` would write a frame that another sequence holds."""
@@ -295,7 +300,7 @@ class BlockManager:
         source, copy = int(self.tables.blocks[row, column]), int(taken[0])
         self.tables.blocks[row, column] = copy
         self.pool.moves[source] += 1
-        self._deltas.append((np.array([row], np.int32), np.array([column], np.int32), taken))
+        self._deltas.append((filled(1, row), filled(1, column), taken.astype(np.int32)))
         self._copies.append((row, column, source, copy))
         self.num_copied += 1
         return source, copy
@@ -309,21 +314,15 @@ class BlockManager:
             # The copy's reference to the source becomes the table's again.
             self.pool.moves[source] -= 1
             self.tables.blocks[row, column] = source
-            self.pool.give(np.array([copy], np.int32))
-            self._deltas.append(
-                (
-                    np.array([row], np.int32),
-                    np.array([column], np.int32),
-                    np.array([source], np.int32),
-                )
-            )
+            self.pool.give(np.array([copy]))
+            self._deltas.append((filled(1, row), filled(1, column), filled(1, source)))
         return [(row, source, copy) for row, _, source, copy in undone]
 
     def copied(self, sources: list[int]) -> None:
         """The copies from `sources` have run: their references go."""
         for source in sources:
             self.pool.moves[source] -= 1
-            self.pool.give(np.array([source], np.int32))
+            self.pool.give(np.array([source]))
 
     # -- release -----------------------------------------------------------------------------------------------
 
@@ -406,7 +405,7 @@ class BlockManager:
             self.pool.share(hits)
         fresh = self._take(total)
         assert fresh is not None
-        moved = fresh[: len(missing)]
+        moved = fresh[: len(missing)].astype(np.int32)
         known.update(zip(missing, moved.tolist(), strict=True))
         at = len(missing)
         seen: set[int] = set()

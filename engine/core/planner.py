@@ -7,7 +7,7 @@ import numpy as np
 
 from engine.core import log as records
 from engine.core.admission import Admission
-from engine.core.arrays import I32, I64, Bools
+from engine.core.arrays import I32, I64, ONE, Bools, Index, filled
 from engine.core.book import NO_ROWS, Book, OpenPlan
 from engine.core.config import SchedulerConfig
 from engine.core.ids import RequestId, TimeNs
@@ -58,11 +58,16 @@ class Planner:
 
     def leapt(self, plan: Plan, more: int) -> None:
         """The last plan was made longer by `more` steps."""
-        self._decodes.quiet -= more
+        book, cache, decodes = self._book, self._decodes, plan.num_decodes
         if self._shares is not None:
-            self._shares.charge_output(self._book.table.tenant[plan.rows], more)
+            self._shares.charge_output(book.table.tenant[plan.rows], more)
+        cache.quiet -= more - 1
+        if decodes and (cache.quiet <= 0 or decodes < len(plan.rows)):
+            last = plan.starts[:decodes] + more
+            book.open[-1].finishing = self._take_finishing(book.decoding, last)
+        cache.quiet -= 1
 
-    def _plan_decodes(self) -> tuple[I32, bool]:
+    def _plan_decodes(self) -> tuple[Index, bool]:
         """Rows that decode in this step, by rank, with room for their token; whether memory ran short."""
         book, table = self._book, self._book.table
         rows = book.decoding
@@ -71,9 +76,10 @@ class Planner:
         if not len(rows):
             return rows, False
         if not book.shared_tails:
-            short = rows[self._book.memory.short(rows, table.scheduled[rows] + 1)]
-            if not len(short):
+            lacking = self._book.memory.short(rows, table.scheduled[rows] + ONE)
+            if not len(lacking):
                 return rows, False
+            short = rows[lacking]
             blocks = self._book.memory.grow(short)
             if blocks is not None:
                 book.record_evictions()
@@ -119,11 +125,11 @@ class Planner:
             partial += count < left
         return chunks
 
-    def _open_decodes(self, rows: I32) -> Plan:
+    def _open_decodes(self, rows: Index) -> Plan:
         """A plan of decodes only: the hot path."""
         book, table, cache = self._book, self._book.table, self._decodes
         starts = table.scheduled[rows]
-        table.scheduled[rows] = starts + 1
+        table.scheduled[rows] = starts + ONE
         if rows is not book.decoding or cache.membership != book.membership:
             cache.fill(rows, table, starts, book.membership if rows is book.decoding else -1)
         finishing = self._take_finishing(rows, starts) if cache.quiet <= 0 else NO_ROWS
@@ -132,7 +138,7 @@ class Planner:
             self._shares.charge_output(table.tenant[rows], 1)
         return self._open(
             finishing,
-            rows=rows,
+            rows=cache.rows,
             requests=cache.requests,
             starts=starts,
             counts=cache.counts,
@@ -140,13 +146,13 @@ class Planner:
             num_decodes=len(rows),
         )
 
-    def _take_finishing(self, rows: I32, starts: I32) -> I32:
+    def _take_finishing(self, rows: Index, starts: I32) -> I32:
         """Rows whose last token this step samples: they decode no more."""
         book = self._book
         last = starts + 2 >= book.table.limit[rows]
-        if not last.any():
+        if not np.count_nonzero(last):
             return NO_ROWS
-        finishing = rows[last]
+        finishing = rows[last].astype(np.int32)
         others = rows[~last]
         if rows is not book.decoding:
             others = book.decoding[~np.isin(book.decoding, finishing)]
@@ -155,18 +161,19 @@ class Planner:
 
     def _open_mixed(
         self,
-        decodes: I32,
+        decodes: Index,
         chunks: list[tuple[int, int]],
         admitted: tuple[tuple[RequestId, int, int], ...],
     ) -> Plan:
         """A plan of decodes and prompt chunks."""
         book, table = self._book, self._book.table
         num_decodes = len(decodes)
-        rows = np.array([row for row, _ in chunks], np.int32)
-        counts = np.array([count for _, count in chunks], np.int32)
-        if num_decodes:
-            rows = np.concatenate([decodes, rows])
-            counts = np.concatenate([np.ones(num_decodes, np.int32), counts])
+        rows: Index = np.empty(num_decodes + len(chunks), np.intp)
+        counts = filled(len(rows), 1)
+        rows[:num_decodes] = decodes
+        for at, (row, count) in enumerate(chunks, num_decodes):
+            rows[at] = row
+            counts[at] = count
         starts = table.scheduled[rows]
         ends = starts + counts
         samples = ends >= table.known[rows]
@@ -187,8 +194,8 @@ class Planner:
         if self._shares is not None:
             self._charge(self._shares, rows, starts, ends, samples, fork_rows)
         return self._open(
-            np.array(finishing, np.int32),
-            rows=rows,
+            np.array(finishing, np.int32) if finishing else NO_ROWS,
+            rows=rows.astype(np.int32),
             requests=table.request[rows],
             starts=starts,
             counts=counts,
@@ -239,17 +246,13 @@ class Planner:
             delta_cols=delta_cols,
             delta_blocks=delta_blocks,
         )
-        for column in (
-            rows,
-            requests,
-            starts,
-            counts,
-            samples,
-            delta_rows,
-            delta_cols,
-            delta_blocks,
-        ):
-            column.flags.writeable = False
+        starts.setflags(write=False)
+        if num_decodes < len(rows):
+            for column in (rows, requests, counts, samples):
+                column.setflags(write=False)
+        if len(delta_rows):
+            for column in (delta_rows, delta_cols, delta_blocks):
+                column.setflags(write=False)
         book.open.append(OpenPlan(plan, finishing))
         book.next_step += 1
         return plan
@@ -257,7 +260,7 @@ class Planner:
     def _charge(
         self,
         shares: Shares,
-        rows: I32,
+        rows: Index,
         starts: I32,
         ends: I32,
         samples: Bools,
@@ -279,16 +282,20 @@ class _DecodeCache:
 
     def __init__(self) -> None:
         self.membership = -1
+        self.rows: I32 = NO_ROWS
         self.requests: I64 = np.zeros(0, np.int64)
         self.counts: I32 = NO_ROWS
         self.samples: Bools = np.zeros(0, np.bool_)
         self.quiet = 0
         """Steps before any of the rows samples its last token."""
 
-    def fill(self, rows: I32, table: RowTable, starts: I32, membership: int) -> None:
+    def fill(self, rows: Index, table: RowTable, starts: I32, membership: int) -> None:
         """Takes the columns for `rows`, whose next positions are `starts`."""
         self.membership = membership
+        self.rows = rows.astype(np.int32)
         self.requests = table.request[rows]
-        self.counts = np.ones(len(rows), np.int32)
+        self.counts = filled(len(rows), 1)
         self.samples = np.ones(len(rows), np.bool_)
-        self.quiet = int((table.limit[rows] - starts).min()) - 2
+        self.quiet = min((table.limit[rows] - starts).tolist()) - 2
+        for column in (self.rows, self.requests, self.counts, self.samples):
+            column.setflags(write=False)

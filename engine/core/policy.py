@@ -5,11 +5,11 @@ Queue order is in `queue.py`; victim choice is separate from it.
 
 import numpy as np
 
-from engine.core.arrays import I32
+from engine.core.arrays import I32, Index
 from engine.core.rows import RowTable
 
 
-def youngest_victim(table: RowTable, running: I32, known: I32, asking: int) -> int | None:
+def youngest_victim(table: RowTable, running: Index, known: I32, asking: int) -> int | None:
     """The running row whose request gives way when `asking` needs a frame; None where it should wait instead.
 
     `running` is sorted by rank, `known` are the tokens each row knows. The first, oldest of the highest class, and the
@@ -26,12 +26,12 @@ def youngest_victim(table: RowTable, running: I32, known: I32, asking: int) -> i
     return int(running[chosen[-1]]) if len(chosen) else None
 
 
-def insert_by_rank(table: RowTable, rows: I32, row: int) -> I32:
+def insert_by_rank(table: RowTable, rows: Index, row: int) -> Index:
     """`rows`, sorted by rank, with `row` after those of equal rank."""
     at = size = len(rows)
     if size and table.rank[rows[-1]] > table.rank[row]:
         at = int(table.rank[rows].searchsorted(table.rank[row], side="right"))
-    longer = np.empty(size + 1, np.int32)
+    longer = np.empty(size + 1, np.intp)
     longer[:at] = rows[:at]
     longer[at] = row
     longer[at + 1 :] = rows[at:]

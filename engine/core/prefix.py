@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from engine.core.arrays import I32, I64, Bools
+from engine.core.arrays import I32, I64, Bools, Index
 from engine.core.content import Keys
 from engine.core.errors import InvariantError
 
@@ -130,13 +130,13 @@ class PrefixIndex:
         self._owner[below.frames] = below.name
         self._place[below.frames] -= at
 
-    def drop(self, frames: I32) -> None:
+    def drop(self, frames: Index) -> None:
         """Forgets `frames`, in eviction order: each the last of a leaf when its turn comes.
 
         Raises:
             InvariantError: an entry has others below it.
         """
-        owners = self._owner.take(frames)
+        owners = self._owner[frames]
         changes = owners[1:] != owners[:-1]
         bounds = [0, len(frames)]
         if np.count_nonzero(changes):

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from engine.core import log as records
 from engine.core.allocator import Grant
-from engine.core.arrays import I32
+from engine.core.arrays import I32, Index
 from engine.core.book import Book, Group, Status
 from engine.core.config import SchedulerConfig
 from engine.core.ids import RequestId
@@ -51,7 +51,7 @@ class Pressure:
 
     # -- making room -------------------------------------------------------------------------------------------
 
-    def make_room(self, rows: I32) -> set[int]:
+    def make_room(self, rows: Index) -> set[int]:
         """Gives each of `rows`, by rank, the frame that its next position needs; those that sit out this step.
 
         Frames that come back with a commit or a transfer are counted before anyone is preempted for more.
@@ -74,7 +74,8 @@ class Pressure:
                     returning -= returning > 0
                     stalled.add(row)
                     break
-                returning += self.preempt(book.groups[RequestId(int(table.request[victim]))])
+                group = book.groups[RequestId(int(table.request[victim]))]
+                returning += self.preempt(group, int(table.request[row]))
         return stalled
 
     def _serve(self, row: int) -> bool:
@@ -90,7 +91,7 @@ class Pressure:
             book.record_evictions()
             book.record(records.Copied(book.next_step, row, *copy))
         elif len(memory.short(np.array([row]), np.array([position + 1]))):
-            blocks = memory.grow(np.array([row], np.int32))
+            blocks = memory.grow(np.array([row]))
             if blocks is None:
                 return False
             book.record_evictions()
@@ -106,12 +107,12 @@ class Pressure:
 
     # -- going off ---------------------------------------------------------------------------------------------
 
-    def preempt(self, group: Group) -> int:
-        """Takes `group` off; how many frames come back only with a commit or a transfer."""
+    def preempt(self, group: Group, asking: int) -> int:
+        """Takes `group` off for the request `asking`; how many frames come back only with a commit or a transfer."""
         book, table = self._book, self._book.table
         rows = [row for row in group.rows if table.state[row] == State.RUNNING]
         computed = book.computed()
-        known = book.known(np.array(rows, np.int32), computed)
+        known = book.known(np.array(rows), computed)
         swap, swap_ns, recompute_ns = self._choose(group, rows, known)
         group.swap = swap
         book.record(
@@ -122,6 +123,7 @@ class Pressure:
                 int(known.sum()),
                 swap_ns,
                 recompute_ns,
+                asking,
             )
         )
         self.take_back_copies(rows)

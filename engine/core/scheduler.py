@@ -215,9 +215,16 @@ class Scheduler:
         extends by the steps that start before that. O(rows).
         """
         if self._most is None or self._most[0] is not plan:
-            quiet = not self._pressure.num_transfers and self._admission.is_quiet(self._now)
+            quiet = not self._pressure.num_transfers and self._nobody_comes_in(plan)
             self._most = plan, leap.most_steps(self._book, plan) if quiet else 1
         return self._most[1]
+
+    def _nobody_comes_in(self, plan: Plan) -> bool:
+        """Whether no step like `plan` could let in anyone who waits now."""
+        if plan.num_decodes == len(plan.rows):
+            return self._admission.is_quiet(self._now)
+        limits = self.config.scheduler
+        return limits.policy != "fair" and leap.fills(plan, limits.token_budget)
 
     def extend(self, plan: Plan, steps: int) -> Plan:
         """Leap: makes `plan`, before any other call, run `steps` times, or as often as `most_steps` and memory allow.

@@ -5,7 +5,7 @@ Invariants: entries [0, counts[row]) of a row are frames, the rest are NO_BLOCK;
 
 import numpy as np
 
-from engine.core.arrays import I32
+from engine.core.arrays import I32, I64, Index
 from engine.core.errors import InvariantError
 from engine.core.ids import NO_BLOCK
 
@@ -21,7 +21,7 @@ class BlockTables:
 
     def __init__(self) -> None:
         self.blocks: I32 = np.full((_FIRST_ROWS, _FIRST_WIDTH), NO_BLOCK, np.int32)
-        self.counts: I32 = np.zeros(_FIRST_ROWS, np.int32)
+        self.counts: I64 = np.zeros(_FIRST_ROWS, np.int64)
 
     def reserve(self, row: int, width: int) -> None:
         """Makes entries [row, 0..width) addressable."""
@@ -32,11 +32,11 @@ class BlockTables:
         new_columns = columns if width <= columns else max(width, 2 * columns)
         blocks = np.full((new_rows, new_columns), NO_BLOCK, np.int32)
         blocks[:rows, :columns] = self.blocks
-        counts = np.zeros(new_rows, np.int32)
+        counts = np.zeros(new_rows, np.int64)
         counts[:rows] = self.counts
         self.blocks, self.counts = blocks, counts
 
-    def extend(self, row: int, blocks: I32) -> None:
+    def extend(self, row: int, blocks: I32 | Index) -> None:
         """Appends `blocks` to `row`."""
         first = int(self.counts[row]) if row < len(self.counts) else 0
         last = first + len(blocks)
@@ -44,18 +44,18 @@ class BlockTables:
         self.blocks[row, first:last] = blocks
         self.counts[row] = last
 
-    def append_each(self, rows: I32, blocks: I32) -> I32:
+    def append_each(self, rows: Index, blocks: Index) -> I64:
         """Appends blocks[i] to rows[i], distinct rows that already have an entry; the columns that were set."""
         columns = self.counts[rows]
-        self.reserve(0, int(columns.max()) + 1)
+        self.reserve(0, max(columns.tolist()) + 1)
         self.blocks[rows, columns] = blocks
         self.counts[rows] = columns + 1
         return columns
 
-    def append_many(self, rows: I32, nth: I32, blocks: I32) -> I32:
+    def append_many(self, rows: Index, nth: Index, blocks: Index) -> I64:
         """Appends blocks[i] to rows[i] as its nth[i]-th new one, ascending for each row; the columns that were set."""
         columns = self.counts[rows] + nth
-        self.reserve(0, int(columns.max()) + 1)
+        self.reserve(0, max(columns.tolist()) + 1)
         self.blocks[rows, columns] = blocks
         self.counts[rows] = columns + 1  # Of a row's entries the last one stays.
         return columns

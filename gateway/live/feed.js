@@ -3,6 +3,7 @@
 const KilburnFeed = (() => {
   const $ = (selector) => document.querySelector(selector);
   const STORED = "kilburn-key";
+  const SENDABLE = /^[\x21-\x7e]+$/; // in a header
   let key = sessionStorage.getItem(STORED) || "";
 
   const headers = (more = {}) => (key ? { authorization: `Bearer ${key}`, ...more } : more);
@@ -32,15 +33,15 @@ const KilburnFeed = (() => {
 
   // Shows the field for the key; resolves once one was given.
   const askForKey = () => new Promise((resolve) => {
-    const note = $("#key-note");
-    note.textContent = key ? "The key was not accepted." : "It stays in this tab.";
-    note.classList.toggle("failed", Boolean(key));
+    const note = (text, failed) => { $("#key-note").textContent = text; $("#key-note").classList.toggle("failed", failed); };
+    note(key ? "The key was not accepted." : "It stays in this tab.", Boolean(key));
     $("#key").hidden = false;
     if (document.activeElement === document.body) $("#key-value").focus();
     $("#key").onsubmit = (event) => {
       event.preventDefault();
-      key = $("#key-value").value.trim();
-      if (!key) return;
+      const given = $("#key-value").value.trim();
+      if (!SENDABLE.test(given)) { note("A key holds letters, digits and signs of ASCII only.", true); return; }
+      key = given;
       sessionStorage.setItem(STORED, key);
       $("#key").hidden = true;
       resolve();

@@ -107,9 +107,9 @@
   const tell = (events) => {
     const evicted = events.filter(([kind]) => kind === "evict").flatMap((event) => event.slice(1));
     if (evicted.length) line(`evicted ${frames(evicted)}, to make room`);
-    for (const [kind, a, b] of events) {
+    for (const [kind, a, b, c] of events) {
       if (kind === "copy") line(`copy-on-write: frame ${a} to ${b}`);
-      else if (kind === "preempt") line(`preempted ${requests.name(a)}, by ${b}`, true);
+      else if (kind === "preempt") line(`preempted ${requests.name(a)}, by ${b}, for ${c === a ? "want of a frame of its own" : `${requests.name(c)} to grow`}`, true);
       else if (kind === "swap") line(`swapping ${requests.name(a)} ${b}`);
     }
   };

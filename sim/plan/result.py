@@ -60,7 +60,9 @@ class Point(Struct, frozen=True, kw_only=True):
     rejected: dict[str, int]
     unfinished: int
     undecided: int
-    """Of the unfinished, those that were not late yet when the run was cut off; they count neither way."""
+    """Requests of which it was not known yet whether they keep every limit when the run ended; they count neither way."""
+    warm_up: int
+    """Requests of the warm-up, which no promise covers."""
     preemptions: int
     ttft_ms: Spread
     tpot_ms: Spread
@@ -91,13 +93,16 @@ class Autoscaling(Struct, frozen=True, kw_only=True):
 
 
 class Reseeding(Struct, frozen=True, kw_only=True):
-    """The same search on other draws of the trace: each request comes as often as a Poisson draw of mean 1 says, copies up to 10 s later."""
+    """The answer on other draws of the trace: each request comes as often as a Poisson draw of mean 1 says, copies up to 10 s later; users draw
+    other sessions.
+    """
 
     seeds: int
+    """Draws, without those that came out empty."""
     holds: int
     """Draws in which the answer keeps the promises."""
     holds_with_one_more: int
-    """The same with one replica more, or one user fewer; draws that held count too."""
+    """The same with one replica more, or a tenth fewer users; draws that held count too."""
     suggested: int | None
     """The answer that keeps the promises in at least 95 % of the draws: it or the next safer; null: neither."""
     worst_ms: dict[str, float | None]
@@ -112,7 +117,7 @@ class Variant(Struct, frozen=True, kw_only=True):
     value: str
     base: str
     answer: int | None
-    """Replicas, or users; null: it cannot be done, or not within two steps of the answer."""
+    """Replicas, or users, of those looked at around the answer of the base; null: it cannot be done with any of them."""
     change: int | None
     meets_at_answer: bool
     """With the answer of the base."""
@@ -148,6 +153,7 @@ class Candidate(Struct, frozen=True, kw_only=True):
     points: list[Point]
     """All that were simulated, by replicas or users: the frontier of cost against latency."""
     autoscaling: Autoscaling | None
+    """Null for sessions, and where one replica does."""
     reseeding: Reseeding | None
     sensitivity: list[Variant]
 
@@ -159,13 +165,18 @@ class PlanTrace(Struct, frozen=True, kw_only=True):
     format: str
     sha256: str
     """Of the file's bytes."""
+    has_arrivals: bool
+    """Recorded, or supplied."""
     requests: int
+    with_tpot: int
+    """Of them, those of two tokens or more."""
     sessions: int
     left_out: int
-    """Requests that `--only-fitting` left out, because no machine of this model could take them."""
+    """Requests that `--only-fitting` left out, because the context could not hold them."""
     bad: dict[str, int]
     """Rows that are no requests, by code."""
     span_s: float
+    """From the first arrival to the last, of requests that wait for no other."""
 
 
 class PlanResult(Struct, frozen=True, kw_only=True):

@@ -52,13 +52,13 @@ class Slo(Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         """As it is spelled."""
-        parts = [f"{clause.name}={show_ms(clause.limit_ms)}" for clause in self.clauses]
+        parts = [f"{clause.name}={spell_ms(clause.limit_ms)}" for clause in self.clauses]
         if self.goodput is not None:
             parts.append(f"goodput={self.goodput:.6g}")
         return ",".join(parts)
 
 
-def show_ms(milliseconds: float) -> str:
+def spell_ms(milliseconds: float) -> str:
     """`2s`, `60ms`: a limit as it is spelled."""
     return f"{milliseconds / 1e3:.6g}s" if milliseconds >= 1e3 else f"{milliseconds:.6g}ms"
 
@@ -112,7 +112,7 @@ def _clause(key: str, value: str) -> Clause:
             f"--slo: {key}={value}: a limit is a time above 0 with its unit, such as 2s or 60ms"
         )
     metric = next(metric for metric in METRICS if metric == match[1])
-    return Clause(metric=metric, percentile=percentile, limit_ms=float(time[1]) * unit)
+    return Clause(metric=metric, percentile=percentile, limit_ms=round(float(time[1]) * unit, 6))
 
 
 def _share(value: str) -> float:

@@ -7,7 +7,8 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from sim.report.figures import ReplayReport
+from sim.fitted import Fit
+from sim.report.figures import ReplayReport, Resolved
 from traces.render import bad_rows
 from traces.stats import Spread
 
@@ -81,6 +82,28 @@ def _memory_table(report: ReplayReport, width: int) -> Table:
     return table
 
 
+def _machine(config: Resolved) -> str:
+    """What prices the steps."""
+    if config.fit is not None:
+        return f"steps as those of {config.fit.model} in the recording {config.fit.recording}"
+    if config.table is not None:
+        return f"steps as in the table {config.table.file}"
+    settings = config.settings
+    devices = f"{settings.tensor_parallel} " if settings.tensor_parallel > 1 else ""
+    return (
+        f"{config.model.name} in {settings.dtype} on {devices}{config.hardware.name}, "
+        f"{config.cost_model} cost model"
+    )
+
+
+def _fit(fit: Fit) -> str:
+    return (
+        f"{fit.num_steps:,} steps; over steps not seen, {fit.folds} folds: a step's time off by {fit.error_share:.1%} "
+        f"on average, that of all by {fit.total_error_share:+.1%}; {fit.unusual_steps_share:.1%} took unusually long and "
+        f"were set aside, with {fit.unusual_time_share:.1%} of the time"
+    )
+
+
 def _facts(report: ReplayReport) -> Table:
     config, trace, requests = report.config, report.trace, report.requests
     speed, batch, memory, pool = report.throughput, report.batch, report.memory, report.config.pool
@@ -89,10 +112,11 @@ def _facts(report: ReplayReport) -> Table:
     table.add_column()
     table.add_row(
         "machine",
-        f"{config.model.name} in {config.settings.dtype} on {config.hardware.name}, {config.cost_model} "
-        f"cost model; blocks of {memory.block_size} tokens, {memory.pool_blocks:,} of them "
+        f"{_machine(config)}; blocks of {memory.block_size} tokens, {memory.pool_blocks:,} of them "
         f"({pool.pool_bytes / 2**30:.1f} GiB{', given' if pool.given else ''})",
     )
+    if config.fit is not None:
+        table.add_row("fit", _fit(config.fit))
     table.add_row(
         "trace",
         f"{trace.name} ({trace.format}): {trace.rows:,} rows; first arrival {trace.first_arrival_s:g} s, "

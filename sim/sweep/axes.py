@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, Final, get_type_hints
+from typing import Any, Final, Literal, NamedTuple, get_type_hints
 
 import msgspec
 from msgspec import Struct
@@ -12,6 +12,8 @@ from msgspec import Struct
 from engine.core.errors import ConfigError
 from sim.config import ReplayConfig, build_config
 from sim.names import find_name
+from sim.presets import PRESETS, preset
+from sim.pricing import recorded_settings
 from sim.replay import resolve
 from sim.report.figures import Resolved
 from traces.shaping import Shaping
@@ -23,7 +25,7 @@ _TYPES: Final = {
     for struct in (ReplayConfig, Shaping)
     for name, kind in get_type_hints(struct, include_extras=True).items()
     if name in struct.__struct_fields__ and name != "shaping"
-}
+} | {"preset": Literal[tuple(PRESETS)] | None}
 _RANGE: Final = re.compile(r"(\d+)\.\.(\d+)")
 
 Settings = dict[str, Any]
@@ -94,13 +96,38 @@ def grid(base: Settings, axes: Sequence[Axis]) -> Iterator[Settings]:
         yield base | dict(zip(names, values, strict=True))
 
 
-def resolve_settings(settings: Settings, hardware_file: Path | None = None) -> Resolved:
+class Files(NamedTuple):
+    """Tables of the user's own, beside those that are built in."""
+
+    hardware: Path | None = None
+    blocks: Path | None = None
+    """What each block size costs."""
+
+
+BUILT_IN: Final = Files()
+
+
+def config_of(settings: Settings) -> ReplayConfig:
+    """The settings, over those of a preset, over those of a recording that steps are fitted to.
+
+    Raises:
+        ConfigError: a setting is out of range or does not go with another.
+        TraceError: the recording cannot be read.
+    """
+    given = dict(settings)
+    name = given.pop("preset", None)
+    recorded = recorded_settings(given["cost"]) if "cost" in given else {}
+    return build_config(**recorded | (preset(name) if name is not None else {}) | given)
+
+
+def resolve_settings(settings: Settings, files: Files = BUILT_IN) -> Resolved:
     """The machine and the workload that settings describe.
 
     Raises:
         ConfigError: a setting is out of range, does not go with another, or the pool has no room.
+        TraceError: a recording to fit to cannot be used.
     """
-    return resolve(build_config(**settings), hardware_file)
+    return resolve(config_of(settings), files.hardware, files.blocks)
 
 
 def show(value: object) -> str:
@@ -118,9 +145,7 @@ def _split(flag: str, text: str) -> tuple[str, str]:
         raise ConfigError(f"{flag} {text!r}: write NAME=VALUE, such as block_size=16")
     name = name.strip().replace("-", "_").lower()
     name = _SHORT.get(name, name)
-    if name not in _TYPES:
-        find_name("setting", name, _TYPES, "")
-    return name, value
+    return find_name("setting", name, {known: known for known in _TYPES}, ""), value
 
 
 def _value(flag: str, name: str, text: str) -> Any:

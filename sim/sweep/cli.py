@@ -12,6 +12,7 @@ from sim.sweep.options import (
     MACHINE,
     OUTPUT,
     WORKLOAD,
+    BlockTable,
     CsvPath,
     HardwareFile,
     Json,
@@ -45,6 +46,7 @@ def sweep(
         str | None, typer.Option(help="A name of the table, or cpu.", rich_help_panel=MACHINE)
     ] = None,
     hardware_file: HardwareFile = None,
+    block_table: BlockTable = None,
     settings: Settings = None,
     strict: Strict = False,
     out: Annotated[
@@ -62,7 +64,7 @@ def sweep(
     """Replay a trace at every combination of settings, on all cores; interrupt it and it goes on where it was."""
     from rich.console import Console
 
-    from sim.sweep.axes import parse_axes, parse_settings
+    from sim.sweep.axes import Files, parse_axes, parse_settings
     from sim.sweep.cache import Cache, write_atomically
     from sim.sweep.progress import bar
     from sim.sweep.render import render
@@ -71,9 +73,11 @@ def sweep(
     from sim.sweep.runner import sweep as run
     from sim.sweep.workers import Workers
     from traces.figures import encode_figures
+    from traces.outputs import check_outputs
     from traces.terminal import exit_on_error
 
     with exit_on_error():
+        check_outputs(json, csv, folder=out)
         axes = parse_axes(axis or [])
         base = parse_settings(settings or [])
         for name, value in (("model", model), ("hardware", hardware)):
@@ -88,7 +92,7 @@ def sweep(
                     axes,
                     workers=processes,
                     cache=cache,
-                    hardware_file=hardware_file,
+                    files=Files(hardware_file, block_table),
                     strict=strict,
                     watch=watch,
                 )
@@ -104,6 +108,7 @@ def sweep(
                 write_atomically(path, table)
     console = Console(highlight=False)
     console.print(render(result, console.width))
-    typer.echo(f"\n{len(result.points):,} points; written to {out}")
+    points = f"{len(result.points):,} point{'s' * (len(result.points) != 1)}"
+    typer.echo(f"\n{points}; written to {out}")
     if any(point.error is not None for point in result.points):
         raise typer.Exit(1)

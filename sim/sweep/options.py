@@ -20,12 +20,19 @@ TracePath = Annotated[
 HardwareFile = Annotated[
     Path | None, typer.Option(help="TOML file with more hardware.", rich_help_panel=MACHINE)
 ]
+BlockTable = Annotated[
+    Path | None,
+    typer.Option(
+        help="Figures of python -m kernels.bench: what each block size costs.",
+        rich_help_panel=MACHINE,
+    ),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Any setting of `kilburn replay`, such as block_size=32 or arrivals=poisson:5; again for more.",
+        help="Any setting of `kilburn replay`, such as block_size=32, arrivals=poisson:5 or preset=vllm; again for more.",
         rich_help_panel=WORKLOAD,
     ),
 ]

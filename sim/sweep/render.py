@@ -48,9 +48,11 @@ class _Column(NamedTuple):
 
 
 _COLUMNS: Final = (
+    _Column("bad rows", "bad_rows", _count, is_rare=True),
     _Column("done", "done", _count),
     _Column("rejected", "rejected", _count, is_rare=True),
     _Column("unfinished", "unfinished", _count, is_rare=True),
+    _Column("never sent", "never_sent", _count, is_rare=True),
     _Column("tokens/s", "output_tokens_per_s", _rate),
     _Column("TTFT p50", "ttft_p50_ms", show_ms, is_wide=True),
     _Column("TTFT p99", "ttft_p99_ms", show_ms),
@@ -101,4 +103,4 @@ def render(result: SweepResult, width: int) -> Group:
 def _failure(points: list[SweepPoint], message: str) -> Text:
     place = ", ".join(f"{name}={show(value)}" for name, value in points[0].settings.items())
     more = f" and {len(points) - 1:,} more" if len(points) > 1 else ""
-    return Text.assemble((f"{place}{more}: ", "bold red"), message)
+    return Text.assemble((f"{place}{more}: " if place else "failed: ", "bold red"), message)

@@ -10,11 +10,11 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from engine.core.errors import ConfigError
+from engine.core.errors import ConfigError, TraceError
 from sim.config import config_hash
 from sim.replay import replay
 from sim.report.figures import ReplayReport, Resolved
-from sim.sweep.axes import Axis, Settings, grid, resolve_settings
+from sim.sweep.axes import BUILT_IN, Axis, Files, Settings, grid, resolve_settings
 from sim.sweep.cache import Cache
 from sim.sweep.digest import file_digest, key_of
 from sim.sweep.result import SweepPoint, SweepResult, figures_of
@@ -52,7 +52,7 @@ def sweep(
     *,
     workers: Workers,
     cache: Cache,
-    hardware_file: Path | None = None,
+    files: Files = BUILT_IN,
     strict: bool = False,
     watch: Callable[[Progress], None] | None = None,
 ) -> SweepResult:
@@ -63,9 +63,7 @@ def sweep(
         ConfigError: the axes and the base do not go together, or the cache cannot be written.
     """
     digest = file_digest(trace)
-    points = [
-        _Point(settings, axes, digest, hardware_file, strict) for settings in grid(base, axes)
-    ]
+    points = [_Point(settings, axes, digest, files, strict) for settings in grid(base, axes)]
     num_cached = 0
 
     def tell() -> None:
@@ -107,7 +105,7 @@ class _Point:
         settings: Settings,
         axes: Sequence[Axis],
         trace_sha256: str,
-        hardware_file: Path | None,
+        files: Files,
         strict: bool,
     ) -> None:
         self.place = {axis.name: settings[axis.name] for axis in axes}
@@ -116,8 +114,8 @@ class _Point:
         self.report: ReplayReport | None = None
         self.key = ""
         try:
-            self.resolved = resolve_settings(settings, hardware_file)
-        except ConfigError as error:
+            self.resolved = resolve_settings(settings, files)
+        except (ConfigError, TraceError) as error:
             self.error = error.message
         else:
             self.key = key_of("replay", trace_sha256, strict, msgspec.to_builtins(self.resolved))

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gateway.tenants import load_tenants
 from tests.e2e.browser import keep_picture, needs_browser, page_of, until
 from tests.e2e.load import slow, streaming
 from tests.gateway.live import live, scripted, wait_until_free
@@ -171,37 +172,33 @@ def test_refused_viewer_is_told_why(chromium) -> None:
 
 
 def test_key_is_asked_for_kept_and_sent(chromium) -> None:
-    """The server is made to want a key by a proxy in the browser, which looks at the header that the page sends."""
-    with live(scripted([b"hello"])) as client:
-        url = str(client.base_url)
-        with page_of(chromium, "about:blank", expected="401") as page:
-
-            def guard(route) -> None:
-                if route.request.headers.get("authorization") == "Bearer sesame":
-                    route.continue_()
-                else:
-                    body = {"error": {"message": "no such key", "code": "invalid_api_key"}}
-                    route.fulfill(status=401, json=body)
-
-            page.context.route("**/live", guard)
-            page.context.route("**/v1/**", guard)
-            page.goto(url)
-            page.get_by_text("an API key is needed").wait_for()
-            keep_picture(page, "live-key")
-            field = page.get_by_label("This server asks for an API key.")
-            field.fill("wrong")
-            page.keyboard.press("Enter")
-            page.get_by_text("The key was not accepted.").wait_for()
-            field.fill("sesame")
-            page.keyboard.press("Enter")
-            page.get_by_text("serving").wait_for()
-            assert not page.locator("#key").is_visible()
-            page.locator("#question").fill("Hi")
-            page.keyboard.press("Enter")
-            page.locator("#talk").get_by_text("hello").wait_for()
-            page.reload()
-            page.get_by_text("serving").wait_for()
-            assert page.evaluate("sessionStorage.length + localStorage.length") == 1
+    served = scripted([b"hello"], tenants=load_tenants(None, "alice:open-sesame"))
+    with (
+        live(served) as client,
+        page_of(chromium, str(client.base_url), expected="401") as page,
+    ):
+        page.get_by_text("an API key is needed").wait_for()
+        keep_picture(page, "live-key")
+        field, note = (
+            page.get_by_label("This server asks for an API key."),
+            page.locator("#key-note"),
+        )
+        field.fill("clé")
+        page.keyboard.press("Enter")
+        note.get_by_text("A key holds letters, digits and signs of ASCII only.").wait_for()
+        field.fill("open-barley")
+        page.keyboard.press("Enter")
+        note.get_by_text("The key was not accepted.").wait_for()
+        field.fill("open-sesame")
+        page.keyboard.press("Enter")
+        page.get_by_text("serving").wait_for()
+        assert not page.locator("#key").is_visible()
+        page.locator("#question").fill("Hi")
+        page.keyboard.press("Enter")
+        page.locator("#talk").get_by_text("hello").wait_for()
+        page.reload()
+        page.get_by_text("serving").wait_for()
+        assert page.evaluate("sessionStorage.length + localStorage.length") == 1
 
 
 @pytest.mark.parametrize("size", ["desktop", "phone"])

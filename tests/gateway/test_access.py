@@ -128,6 +128,7 @@ def test_prefix_cache_is_not_shared_between_tenants() -> None:
 
     def cached(client: httpx.Client, key: str) -> int:
         usage = client.post(COMPLETIONS, json=prompt, headers=bearer(key)).json()["usage"]
+        wait_until_free(client)
         found: int = usage["prompt_tokens_details"]["cached_tokens"]
         return found
 

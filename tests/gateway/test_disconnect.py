@@ -1,64 +1,55 @@
 """A client that leaves takes its request with it, streamed or not, running or waiting (FR-10). Idle streams stay open."""
 
-import json
 import select
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import httpx
 import pytest
 
 from engine.scripted import Gate
-from tests.gateway.live import live, scripted, wait_until, wait_until_free
+from tests.gateway.live import live, raw_post, read_until, scripted, wait_until, wait_until_free
+from tests.gateway.test_metrics import scrape
 from tests.reference.strict_sse import finishes, read_events, text_of
 
 LONG: dict[str, Any] = {"prompt": "hi", "max_tokens": 400, "ignore_eos": True}
+every_way = pytest.mark.parametrize(
+    ("path", "stream"),
+    [
+        (path, stream)
+        for path in ("/v1/completions", "/v1/chat/completions")
+        for stream in (True, False)
+    ],
+)
 
 
-@contextmanager
-def raw_post(client: httpx.Client, path: str, body: dict[str, Any]) -> Iterator[socket.socket]:
-    """A connection on which a request has been sent and nothing read; closed at the end if not before."""
-    host, port = client.base_url.host, client.base_url.port
-    assert port is not None
-    content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(content)}\r\n\r\n"
-    with socket.socket() as connection:
-        connection.settimeout(20)
-        connection.connect((host, port))
-        connection.sendall(head.encode() + content)
-        yield connection
+def asks(path: str, text: str, **fields: Any) -> dict[str, Any]:
+    """A long request of `text` to either endpoint, which makes prompts of chats 18 tokens longer."""
+    if path == "/v1/completions":
+        return LONG | {"prompt": text} | fields
+    return {"messages": [{"role": "user", "content": text}]} | {
+        name: value for name, value in (LONG | fields).items() if name != "prompt"
+    }
 
 
-def read_until(connection: socket.socket, marker: bytes, times: int = 1) -> bytes:
-    seen = b""
-    while seen.count(marker) < times:
-        piece = connection.recv(65536)
-        assert piece, f"the server closed after {seen[-200:]!r}"
-        seen += piece
-    return seen
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_request_that_waits_ends_with_its_client(stream: bool) -> None:
+@every_way
+def test_request_that_waits_ends_with_its_client(path: str, stream: bool) -> None:
     gate = Gate()
-    behind = LONG | {"prompt": "x" * 400, "max_tokens": 8, "stream": stream}
+    behind = asks(path, "x" * 380, max_tokens=8, stream=stream)
     with live(scripted(pace=gate, num_blocks=110)) as client:
-        with raw_post(client, "/v1/completions", LONG | {"stream": True}):
+        with raw_post(client, path, asks(path, "hi", stream=True)):
             wait_until(client, running=1)
-            with raw_post(client, "/v1/completions", behind):
+            with raw_post(client, path, behind):
                 wait_until(client, running=1, waiting=1)
             wait_until(client, running=1, waiting=0)
         gate.open()
         wait_until_free(client)
 
 
-@pytest.mark.parametrize("stream", [True, False])
-def test_request_that_runs_gives_up_its_frames_at_the_next_commit(stream: bool) -> None:
+@every_way
+def test_request_that_runs_gives_up_its_frames_at_the_next_commit(path: str, stream: bool) -> None:
     gate = Gate()
     with live(scripted(pace=gate)) as client:
-        with raw_post(client, "/v1/completions", LONG | {"stream": stream}):
+        with raw_post(client, path, asks(path, "hi", stream=stream)):
             wait_until(client, running=1)
             gate.let_go(3)
         wait_until(client, running=0)
@@ -67,32 +58,56 @@ def test_request_that_runs_gives_up_its_frames_at_the_next_commit(stream: bool) 
         gate.open()
 
 
-def test_preempted_request_ends_with_its_client() -> None:
+@every_way
+@pytest.mark.parametrize("host_blocks", [0, 64])
+def test_request_that_gave_way_ends_with_its_client(
+    path: str, stream: bool, host_blocks: int
+) -> None:
+    """By recompute it waits again, with host blocks it lies on the host."""
     gate = Gate()
-    body = LONG | {"prompt": "x" * 16, "max_tokens": 60}
-    with live(scripted(pace=gate, num_blocks=20)) as client:
-        with raw_post(client, "/v1/completions", body):
+    text = 16 if path == "/v1/completions" else 0
+    with live(scripted(pace=gate, num_blocks=20, host_blocks=host_blocks)) as client:
+        first = asks(path, "x" * text, max_tokens=60, stream=stream)
+        second = asks(path, "y" * text, max_tokens=59, stream=stream)
+        with raw_post(client, path, first):
             wait_until(client, running=1)
-            with raw_post(client, "/v1/completions", body | {"prompt": "y" * 16}):
+            with raw_post(client, path, second):
                 wait_until(client, running=1, waiting=1)
                 gate.let_go(1)
                 wait_until(client, running=2)
                 gate.let_go(30)
-                wait_until(client, running=1, waiting=1)
+                wait_until(client, running=1)
             wait_until(client, running=1, waiting=0)
         gate.open()
         wait_until_free(client)
+        before = scrape(client)
+        assert (
+            before[
+                'kilburn_num_preemptions_total{mode="%s"}'
+                % ("swap" if host_blocks else "recompute")
+            ]
+            == 1
+        )
+        assert before["kilburn_num_requests_swapped"] == 0
+        assert before["kilburn_kv_host_blocks_used"] == 0
+        assert (
+            scrape(client)["kilburn_generation_tokens_total"]
+            == before["kilburn_generation_tokens_total"]
+        )
 
 
-def test_stream_ends_with_its_client_and_leaves_the_others_alone() -> None:
-    stays = LONG | {"prompt": "stay", "stream": True}
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
+def test_stream_ends_with_its_client_and_leaves_the_others_alone(path: str) -> None:
+    """Even those that hold the same frames."""
+    stays = asks(path, "the same words " * 3, stream=True, seed=7)
     with live(scripted(num_blocks=256)) as client:
-        alone = read_events(client.post("/v1/completions", json=stays).content)
-        with client.stream("POST", "/v1/completions", json=stays) as staying:
-            with raw_post(client, "/v1/completions", LONG | {"stream": True}) as leaving:
+        alone = read_events(client.post(path, json=stays).content)
+        with client.stream("POST", path, json=stays) as staying:
+            with raw_post(client, path, stays) as leaving:
                 read_until(leaving, b"data: ", 3)
             beside = read_events(b"".join(staying.iter_bytes()))
         wait_until_free(client)
+        assert scrape(client)["kilburn_prefix_cache_hits_total"] > 0
     assert text_of(beside) == text_of(alone)
     assert finishes(beside) == ["length"]
 

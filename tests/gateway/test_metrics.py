@@ -1,10 +1,12 @@
 """`/metrics`: names that dashboards know, values that add up, and no series that a client could make (FR-14)."""
 
 import httpx
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine.core.errors import ExecutorError
 from engine.core.plan import Plan
+from gateway.tenants import Tenant, Tenants, digest_of
 from tests.gateway.live import live, scripted, wait_until_free
 
 STEMS = (
@@ -39,6 +41,7 @@ def test_counts_are_those_of_the_answers() -> None:
     pieces = [b"one ", b"two ", b"three"]
     with live(scripted(pieces)) as client:
         whole = client.post("/v1/completions", json={"prompt": "hello there"}).json()["usage"]
+        wait_until_free(client)  # what ended a step ago may not be in the prefix cache yet
         client.post("/v1/completions", json={"prompt": "hello there", "stream": True}).read()
         wait_until_free(client)
         seen = scrape(client)
@@ -74,25 +77,37 @@ def test_failed_and_refused_requests_are_told_apart() -> None:
     assert seen['kilburn_requests_shed_total{reason="over_capacity"}'] == 1
 
 
-def test_scanner_adds_no_series_after_its_first_miss() -> None:
-    with live(scripted([b"a"])) as client:
+KEYED = Tenants([(digest_of("a-key-here"), Tenant(name="alice"))])
+
+
+@pytest.mark.parametrize("tenants", [None, KEYED])
+@pytest.mark.parametrize("headers", [{}, {"authorization": "Bearer a-key-here"}])
+def test_scanner_adds_no_series_after_its_first_miss(
+    tenants: Tenants | None, headers: dict[str, str]
+) -> None:
+    with live(scripted([b"a"], tenants=tenants)) as client:
 
         def scan(number: int) -> None:
-            client.get(f"/wp-admin-{number}.php?x={number}")
-            client.get(f"/v1/models/model-{number}")
-            client.post(f"/v1/requests/nothing-{number}/cancel")
+            client.get(f"/wp-admin-{number}.php?x={number}", headers=headers)
+            client.get(f"/v1/models/model-{number}", headers=headers)
+            client.post(f"/v1/requests/nothing-{number}/cancel", headers=headers)
+            client.get("/v1/models", headers={"authorization": f"Bearer guess-{number}"})
+            client.post("/tokenize", json={f"pot-{number}": 1}, headers=headers)
             method = ("PROPFIND", "PURGE", "MKCOL", "REPORT")[number % 4]
-            client.request(method, f"/pot-{number}")
-            client.request(method, "/v1/completions")
+            client.request(method, f"/pot-{number}", headers=headers)
+            client.request(method, "/v1/completions", headers=headers)
 
         scan(0)
         client.get("/metrics")
         before = client.get("/metrics").text
-        for number in range(1, 101):
+        for number in range(1, 40):
             scan(number)
         after = client.get("/metrics").text
     assert len(after.splitlines()) == len(before.splitlines())
-    for word in ("wp-admin", "model-", "nothing-", "PURGE", "pot-"):
+    for word in ("wp-admin", "model-", "nothing-", "PURGE", "pot-", "guess-"):
         assert word not in after
-    assert 'path="/v1/models/{model:path}"' in after
-    assert 'method="OTHER",path="other",status="404"' in after
+    if tenants is None or headers:
+        assert 'path="/v1/models/{model:path}"' in after
+        assert 'method="OTHER",path="other",status="404"' in after
+    else:
+        assert 'method="OTHER",path="other",status="401"' in after

@@ -77,6 +77,16 @@ def test_answer_that_ends_within_a_character_is_flushed_once_in_both_modes(path:
     assert finishes(events) == ["length"]
 
 
+def test_detokenizing_says_of_a_cut_character_what_answers_say() -> None:
+    with live(scripted()) as client:
+        whole = client.post("/tokenize", json={"prompt": "a\U0001f98a"}).json()["tokens"]
+        texts = [
+            client.post("/detokenize", json={"tokens": whole[:count]}).json()["prompt"]
+            for count in range(1, len(whole) + 1)
+        ]
+    assert texts == ["a", "a\ufffd", "a\ufffd", "a\ufffd", "a\U0001f98a"]
+
+
 @both
 def test_random_bytes_stream_as_they_read_at_once(path: str) -> None:
     with live(scripted()) as client:

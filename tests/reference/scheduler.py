@@ -100,7 +100,7 @@ class ReferenceScheduler:
                     due -= self.size * (due > 0)
                     waits.add(s)
                 else:
-                    due += self.preempt(victim)
+                    due += self.preempt(victim, s)
         return waits
 
     def grow(self, sequences: list[Sequence]) -> None:
@@ -119,10 +119,12 @@ class ReferenceScheduler:
             others = [s for s in others if s.number >= asking.number]
         return others[-1] if others else None
 
-    def preempt(self, s: Sequence) -> int:
+    def preempt(self, s: Sequence, asking: Sequence) -> int:
         """How many positions' frames come back only later."""
         s.known = self.known(s)
-        self.log.append(Preempted(self.next_step, s.number, "recompute", s.known, 0, 0))
+        self.log.append(
+            Preempted(self.next_step, s.number, "recompute", s.known, 0, 0, asking.number)
+        )
         s.state = "off"
         return self.leave(s)
 

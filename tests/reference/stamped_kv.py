@@ -80,7 +80,8 @@ class StampedKV:
         written: set[tuple[int, int]] = set()
         sampled: list[int] = []
         rows = plan.rows.tolist()
-        starts, ends = (plan.starts + ahead).tolist(), (plan.starts + plan.counts + ahead).tolist()
+        first = plan.starts + ahead * plan.counts
+        starts, ends = first.tolist(), (first + plan.counts).tolist()
         for row, start, end in zip(rows, starts, ends, strict=True):
             assert end > start
             stamps = self._stamps(row, end)

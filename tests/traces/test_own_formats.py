@@ -92,8 +92,8 @@ def test_a_header_of_another_version_is_refused():
         read_trace([b'{"format":"kilburn-trace","version":2}\n'], "t")
 
 
-def test_a_recording_is_told_from_a_trace():
-    with pytest.raises(TraceError, match="recording of a run: replay it with --lockstep"):
+def test_a_recording_with_a_broken_header_is_refused():
+    with pytest.raises(TraceError, match="line 1: the header does not fit"):
         read_trace([b'{"type":"kilburn-recording","version":1}\n'], "t")
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from engine.core.errors import ConfigError
 from traces.arrivals import gaps_ns, weibull_shape
 from traces.schema import ROOT, TraceRequest
-from traces.transforms import scale_rate, scale_time, with_arrivals, with_system_prompt
+from traces.transforms import resample, scale_rate, scale_time, with_arrivals, with_system_prompt
 
 SECOND = 10**9
 
@@ -135,3 +135,31 @@ def test_a_system_prompt_is_shared_by_its_full_blocks_only():
 def test_a_system_prompt_before_known_blocks_is_refused():
     with pytest.raises(ConfigError, match="block ids are known"):
         list(with_system_prompt(session(0, 0), 40, 16))
+
+
+def test_a_redraw_takes_each_request_as_often_as_a_poisson_draw_of_mean_one():
+    rows = lone([SECOND * n // 10 for n in range(20_000)])
+    drawn = list(resample(rows, seed=3))
+    times = np.bincount([row.line for row in drawn], minlength=len(rows))
+    assert times.mean() == pytest.approx(1, abs=0.03)
+    assert times.var() == pytest.approx(1, abs=0.05)
+    assert (times == 0).mean() == pytest.approx(np.exp(-1), abs=0.02)
+    arrivals = [row.arrival_ns for row in drawn]
+    assert arrivals == sorted(arrivals)
+    for row in drawn:
+        assert 0 <= row.arrival_ns - rows[row.line].arrival_ns < 10 * SECOND
+    assert drawn == list(resample(rows, seed=3))
+    assert drawn != list(resample(rows, seed=4))
+
+
+def test_copies_of_a_redraw_share_nothing():
+    rows = [row for n in range(300) for row in session(n, n * SECOND)]
+    drawn = list(resample(rows, seed=0))
+    assert len(drawn) > len(rows) // 2
+    sessions = {}
+    for row in drawn:
+        sessions.setdefault(row.session, []).append(row)
+    for same in sessions.values():
+        assert [row.turn for row in same] == [0, 1, 2], "a session comes whole"
+    ids = [same[0].hash_ids[0] for same in sessions.values()]
+    assert len(set(ids)) == len(ids)

@@ -70,7 +70,7 @@ def events_of(records: Sequence[log.Record]) -> list[list[int | str]]:
     """Decisions that the view shows as they happen.
 
     `["copy", source, target]` copy-on-write; `["evict", frame, ...]` cached content dropped;
-    `["preempt", request, mode]`; `["swap", request, direction]` a transfer begins.
+    `["preempt", request, mode, asking]`, the last being who needed the room; `["swap", request, direction]` a transfer begins.
     """
     events: list[list[int | str]] = []
     for record in records:
@@ -80,7 +80,7 @@ def events_of(records: Sequence[log.Record]) -> list[list[int | str]]:
             case log.Evicted():
                 events.append(["evict", *record.blocks[:MAX_EVICTED]])
             case log.Preempted():
-                events.append(["preempt", record.request, record.mode])
+                events.append(["preempt", record.request, record.mode, record.asking])
             case log.SwapStarted():
                 events.append(["swap", record.request, record.direction])
             case _:
@@ -127,6 +127,15 @@ def _others(new: FrameMap, frames: NDArray[np.int64]) -> list[list[int]]:
 
 def _frames_with_other_holders(old: FrameMap, new: FrameMap) -> NDArray[np.int64]:
     """Frames whose list of further holders is not what it was."""
+    if all(
+        np.array_equal(a, b)
+        for a, b in (
+            (old.other_frames, new.other_frames),
+            (old.other_requests, new.other_requests),
+            (old.other_indexes, new.other_indexes),
+        )
+    ):
+        return np.zeros(0, np.int64)
 
     def entries(one: FrameMap) -> NDArray[np.void]:
         rows = np.stack(

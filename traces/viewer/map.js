@@ -7,12 +7,13 @@ KilburnView.BlockMap = (() => {
   const RAIL = 18; // the host's fill beside the map, with its gap
 
   class BlockMap {
-    // `names(request)` says what to call a request; `onHover(request or -1)` is told whose frame is looked at.
-    constructor(root, { names = (request) => `request ${request}`, onHover = () => {} } = {}) {
+    // `names(request)` says what to call a request; `onHover(request or -1)` is told whose frame is looked at, `onPin` whose is pinned.
+    constructor(root, { names = (request) => `request ${request}`, onHover = () => {}, onPin = () => {} } = {}) {
       this.root = root;
       root.view = this;
       this.names = names;
       this.onHover = onHover;
+      this.onPin = onPin;
       root.classList.add("km");
       root.innerHTML = `<div class="km-sheet"><canvas class="km-map" tabindex="0" role="application" aria-roledescription="block map"
         aria-label="Block map. Arrow keys walk the frames, Page Up and Page Down go to the next change of owner, Enter pins a frame, Escape lets go."></canvas>
@@ -26,7 +27,7 @@ KilburnView.BlockMap = (() => {
       this.said = root.querySelector(".km-said");
       this.total = 0;
       this.blockSize = 1;
-      this.cursor = this.pinned = this.focusRequest = -1;
+      this.cursor = this.pinned = this.focusRequest = this.toldOwner = -1;
       this.hasHost = false;
       this.counts = [0, 0, 0, 0, 0];
       this.dirty = new Set();
@@ -55,9 +56,10 @@ KilburnView.BlockMap = (() => {
     // -- state ---------------------------------------------------------------------------------------------------
 
     // Takes a delta in; a whole map replaces what was there, and what is pinned or looked at stays so where the pool is the same.
-    apply(delta) {
+    // `quiet`: without showing how it came about.
+    apply(delta, quiet = false) {
       if (delta.total) this.begin(delta.total);
-      const moved = delta.total || calm() ? null : this.changes, now = performance.now();
+      const moved = delta.total || quiet || calm() ? null : this.changes, now = performance.now();
       moved?.begin(delta.events || [], now);
       const runs = delta.runs || [];
       for (let i = 0; i < runs.length; i += RUN) {
@@ -249,6 +251,7 @@ KilburnView.BlockMap = (() => {
 
     pin(frame) {
       this.pinned = frame === this.pinned ? -1 : frame;
+      this.onPin(this.pinned >= 0 ? this.request[this.pinned] : -1);
       this.tell(true);
       this.wake();
     }

@@ -24,11 +24,14 @@ KilburnView.Strips = (() => {
   class Strips {
     // `specs`: {name, series, stacked, max, least, unit, note}. A series: {key, label, fill or stroke, dash, dots}, colours by name in the
     // style sheet or "hatch"; `text(sample)` says its value. Samples are {t: ms, key: number or null}.
-    constructor(root, specs, { most = 120000, ago = (ms) => `${Math.round(ms / 1000)} s ago` } = {}) {
+    // Either of the last `most` ms, the newest sample being now; or, with `when(sample)`, of a whole run from its first sample to its last,
+    // where `onPick(sample)` is told of a click and `mark` is the time that is looked at.
+    constructor(root, specs, { most = 120000, when = null, onPick = null } = {}) {
       this.root = root;
       root.view = this;
       this.most = most;
-      this.ago = ago;
+      this.when = when;
+      this.mark = null;
       this.samples = [];
       this.pointer = null; // index into the samples
       this.colours = palette();
@@ -45,6 +48,7 @@ KilburnView.Strips = (() => {
       root.addEventListener("pointerleave", () => this.show(null));
       root.addEventListener("keydown", (e) => this.key(e));
       root.addEventListener("blur", () => this.show(null));
+      if (onPick) root.addEventListener("click", () => { if (this.pointer !== null) onPick(this.samples[this.pointer]); });
       dark.addEventListener("change", () => { this.colours = palette(); this.draw(); });
       new ResizeObserver(() => this.draw()).observe(root);
       this.draw();
@@ -78,11 +82,28 @@ KilburnView.Strips = (() => {
       this.draw();
     }
 
-    clear() { this.samples = []; this.pointer = null; this.draw(); }
+    // A whole run at once.
+    set(samples) { this.samples = samples; this.draw(); }
+
+    look(t) { this.mark = t; this.draw(); }
+
+    // The sample next to the mark.
+    get marked() {
+      return this.mark === null ? null : this.samples.reduce((best, each) => (Math.abs(each.t - this.mark) < Math.abs(best.t - this.mark) ? each : best), this.samples[0]);
+    }
 
     get span() {
       const samples = this.samples, length = samples.length ? samples[samples.length - 1].t - samples[0].t : 0;
+      if (this.when) return length || 1;
       return Math.min(this.most, SPANS_MS.find((span) => span >= length) || this.most);
+    }
+
+    // [left, right] of the axis, and what to call the sample that is shown.
+    words(last, shown) {
+      if (!last) return ["", "", ""];
+      if (this.when) return [this.when(this.samples[0]), this.pointer === null ? this.when(last) : `shown: ${this.when(shown)}`, this.when(shown)];
+      const ago = (ms) => `${Math.round(ms / 1000)} s ago`, back = ago(last.t - shown.t);
+      return [ago(this.span), this.pointer === null ? "now" : `shown: ${back}`, this.pointer === null ? "now" : back];
     }
 
     point(event) {
@@ -109,15 +130,15 @@ KilburnView.Strips = (() => {
     }
 
     draw() {
-      const last = this.samples[this.samples.length - 1], shown = this.pointer === null ? last : this.samples[this.pointer];
+      const last = this.samples[this.samples.length - 1], shown = this.pointer === null ? this.marked || last : this.samples[this.pointer];
       for (const strip of this.strips) this.strip(strip, last, shown);
-      const back = last ? last.t - shown.t : 0;
-      this.axis.firstChild.textContent = this.ago(this.span);
-      this.axis.lastChild.textContent = this.pointer === null ? "now" : `shown: ${this.ago(back)}`;
+      const [left, right, moment] = this.words(last, shown);
+      this.axis.firstChild.textContent = left;
+      this.axis.lastChild.textContent = right;
       this.root.setAttribute("aria-valuemin", "0");
       this.root.setAttribute("aria-valuemax", String(Math.max(0, this.samples.length - 1)));
       this.root.setAttribute("aria-valuenow", String(this.pointer ?? Math.max(0, this.samples.length - 1)));
-      if (shown) this.root.setAttribute("aria-valuetext", `${this.pointer === null ? "now" : this.ago(back)}: ${this.strips.map(({ spec }) => `${spec.name}: ${spec.series.map((s) => s.text(shown)).join(", ")}`).join("; ")}`);
+      if (shown) this.root.setAttribute("aria-valuetext", `${moment}: ${this.strips.map(({ spec }) => `${spec.name}: ${spec.series.map((s) => s.text(shown)).join(", ")}`).join("; ")}`);
     }
 
     strip({ spec, canvas, parts, top }, last, shown) {
@@ -155,6 +176,7 @@ KilburnView.Strips = (() => {
       }
       g.fillStyle = this.colours.line;
       g.fillRect(0, HEIGHT - 1, width, 1);
+      if (this.mark !== null) { g.fillStyle = this.colours.accent; g.fillRect(Math.round(x(this.mark)) - 1, 0, 2, HEIGHT); }
       if (this.pointer !== null) { g.fillStyle = this.colours.ink; g.fillRect(Math.round(x(shown.t)), 0, 1, HEIGHT); }
       spec.series.forEach((series, i) => {
         const text = shown ? series.text(shown) : "–";

@@ -170,7 +170,7 @@ class Driver:
         return answer
 
     def _note_prompts(self, plan: Plan) -> None:
-        ends = (plan.starts + plan.counts).tolist()
+        ends = (plan.starts + plan.steps * plan.counts).tolist()
         for request, start, end in zip(
             plan.requests.tolist(), plan.starts.tolist(), ends, strict=True
         ):

@@ -4,7 +4,8 @@ import pytest
 
 from engine.core.errors import ConfigError
 from sim.config import ReplayConfig
-from sim.sweep.axes import Axis, grid, parse_axes, parse_settings
+from sim.presets import preset
+from sim.sweep.axes import Axis, config_of, grid, parse_axes, parse_settings
 from traces.shaping import Shaping
 
 
@@ -32,6 +33,11 @@ def test_short_names_ranges_and_repeated_values():
         Axis("rate_scale", (0.5, 1.0, 2.0)),
         Axis("replicas", (1, 2, 3)),
     ]
+
+
+def test_names_are_forgiving():
+    assert parse_axes(["blocksize=8"]) == [Axis("block_size", (8,))]
+    assert parse_settings(["BlockSize=8"]) == {"block_size": 8}
 
 
 def test_the_last_axis_changes_fastest():
@@ -70,3 +76,13 @@ def test_too_many_points_are_refused_before_any_is_made():
     axes = [Axis("seed", tuple(range(1000))), Axis("replicas", tuple(range(1, 1001)))]
     with pytest.raises(ConfigError, match="1,000,000 points"):
         next(grid({}, axes))
+
+
+def test_a_preset_gives_what_nothing_else_gives():
+    config = config_of(parse_settings(["preset=vllm", "block_size=32"]))
+    assert config.block_size == 32
+    others = {name: value for name, value in preset("vllm").items() if name != "block_size"}
+    assert {name: getattr(config, name) for name in others} == others
+    assert [axis.values for axis in parse_axes(["preset=none,vllm"])] == [(None, "vllm")]
+    with pytest.raises(ConfigError, match="preset=sglang"):
+        parse_settings(["preset=sglang"])

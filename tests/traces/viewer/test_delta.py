@@ -60,14 +60,14 @@ def test_events_say_what_the_map_cannot() -> None:
         log.Admitted(1, 5, 0, (1, 2), 0),
         log.Copied(2, 3, 10, 11),
         log.Evicted(2, (4, 5)),
-        log.Preempted(3, 9, "swap", 40, 0, 0),
+        log.Preempted(3, 9, "swap", 40, 0, 0, 5),
         log.SwapStarted(3, 9, "out", 0, 3),
         log.Ended(4, 9, -1, 1),
     ]
     assert events_of(records) == [
         ["copy", 10, 11],
         ["evict", 4, 5],
-        ["preempt", 9, "swap"],
+        ["preempt", 9, "swap", 5],
         ["swap", 9, "out"],
     ]
 

@@ -1,0 +1,250 @@
+"""A plan in plain sentences, the answer first, and everything that it takes for granted. Knows the result and computes nothing new."""
+
+from collections.abc import Sequence
+
+from sim.plan.points import OVERRIDE
+from sim.plan.question import Question
+from sim.plan.result import Candidate, Cost, PlanResult, Point, Variant
+from sim.plan.sized import Sized
+from sim.plan.users import PAUSE_NS
+from sim.sweep.render import show_ms
+
+
+def machines(count: int, candidate: Candidate) -> str:
+    """`3 x H100`, or with tensor parallelism `3 x (2 x H100)`."""
+    degree = candidate.tensor_parallel
+    name = f"({degree} x {candidate.hardware})" if degree > 1 else candidate.hardware
+    return f"{count} x {name}"
+
+
+def findings_of(result: PlanResult) -> list[str]:
+    """Sentences, each with its figures."""
+    found = [_answer(result)]
+    for place, candidate in enumerate(result.candidates):
+        if place != result.best:
+            found.append(_other(candidate))
+    if result.best is None:
+        return found
+    best = result.candidates[result.best]
+    found += [_load(best), *_frontier(best), *_scaling(best)]
+    found += _confidence(best)
+    found += _sensitivity(best)
+    for candidate in result.candidates:
+        found += _not_monotone(candidate)
+    return found
+
+
+def _answer(result: PlanResult) -> str:
+    if result.best is None:
+        what = "machine" if result.mode == "users" else "number of machines"
+        return f"No {what} that was looked at keeps {result.slo} for {result.model} on {result.trace.name}."
+    best = result.candidates[result.best]
+    if result.mode == "users":
+        price = f", for ${best.usd_per_user_hour:.3f} a user-hour" if best.usd_per_user_hour else ""
+        return (
+            f"{_users(best.users)} can work at once on {machines(best.replicas or 1, best)} with {result.model} while it keeps "
+            f"{result.slo}{price}."
+        )
+    keep = "keeps" if best.replicas == 1 else "keep"
+    return f"{machines(best.replicas or 0, best)} with {result.model} {keep} {result.slo} on {result.trace.name}{_price(best.cost)}."
+
+
+def _users(count: int | None) -> str:
+    return "1 user" if count == 1 else f"{count or 0:,} users"
+
+
+def _price(cost: Cost | None) -> str:
+    if cost is None:
+        return ""
+    tokens = ""
+    if cost.usd_per_million_output_tokens is not None and cost.usd_per_million_tokens is not None:
+        tokens = (
+            f", ${cost.usd_per_million_output_tokens:.2f} a million output tokens "
+            f"(${cost.usd_per_million_tokens:.3f} counting prompts)"
+        )
+    return f", for ${cost.usd_per_hour:.2f} an hour{tokens}"
+
+
+def _other(candidate: Candidate) -> str:
+    name = candidate.hardware
+    if not candidate.feasible:
+        reason = candidate.reasons[0].message if candidate.reasons else "no reason is known"
+        return f"{name} cannot do it: {reason}."
+    if candidate.users is not None:
+        price = (
+            f", ${candidate.usd_per_user_hour:.3f} a user-hour"
+            if candidate.usd_per_user_hour
+            else ""
+        )
+        return f"On {machines(candidate.replicas or 1, candidate)} it is {_users(candidate.users)}{price}."
+    return (
+        f"{machines(candidate.replicas or 0, candidate)} would do it too{_price(candidate.cost)}."
+    )
+
+
+def point_at(candidate: Candidate, size: int | None) -> Point | None:
+    """The point of that many replicas, or users."""
+    if candidate.users is not None:
+        return next((point for point in candidate.points if point.users == size), None)
+    return next((point for point in candidate.points if point.replicas == size), None)
+
+
+def _load(best: Candidate) -> str:
+    point = point_at(best, best.users or best.replicas)
+    assert point is not None
+    kept = " and ".join(
+        f"{clause.name} is {show_ms(clause.value_ms)} of {show_ms(clause.limit_ms)}"
+        for clause in point.clauses
+    )
+    rejected = sum(point.rejected.values())
+    refused = f"; requests that are rejected count as late: {rejected:,}" if rejected else ""
+    return f"There {kept}{refused}."
+
+
+def _frontier(best: Candidate) -> list[str]:
+    answer = best.users or best.replicas or 0
+    is_fleet = best.users is None
+    tighter = point_at(best, answer - 1 if is_fleet else answer + 1)
+    if tighter is None or tighter.meets:
+        return []
+    late = [clause for clause in tighter.clauses if clause.misses > clause.allowed]
+    if not late:
+        return []
+    worst = max(late, key=lambda clause: clause.misses / max(1, clause.population))
+    value = f" ({show_ms(worst.value_ms)})" if worst.value_ms is not None else ""
+    what = "One replica fewer" if is_fleet else "One user more"
+    return [
+        f"{what} misses {worst.name}{value}: of {worst.population:,} requests {worst.misses:,} are late, and {worst.allowed:,} may be."
+    ]
+
+
+def _scaling(best: Candidate) -> list[str]:
+    scaling = best.autoscaling
+    if scaling is None:
+        return []
+    busy = [count for count in scaling.replicas if count]
+    return [
+        f"Ideal autoscaling over windows of {scaling.window_s:g} s would take {scaling.replica_hours:.2f} replica-hours instead of "
+        f"{scaling.fixed_replica_hours:.2f} ({scaling.saving_share:.0%} less), between {min(busy, default=0)} and "
+        f"{max(busy, default=0)} replicas: the most that scaling could save, not what a real policy would."
+    ]
+
+
+def _confidence(best: Candidate) -> list[str]:
+    again = best.reseeding
+    if again is None:
+        return []
+    held = f"The answer holds in {again.holds} of {again.seeds} redraws of the trace"
+    if again.holds == again.seeds:
+        return [f"{held}."]
+    is_fleet = best.users is None
+    safer = "one replica more" if is_fleet else "a tenth fewer users"
+    more = f"{held}; with {safer}, in {again.holds_with_one_more}"
+    answer = best.users or best.replicas
+    if again.suggested == answer:
+        return [f"{more}."]
+    if again.suggested is not None:
+        unit = "replicas" if is_fleet else "users"
+        return [f"{more}: plan for {again.suggested} {unit}."]
+    return [f"{more}: the promises have no margin here; loosen them or leave more room."]
+
+
+def _sensitivity(best: Candidate) -> list[str]:
+    rates = [v for v in best.sensitivity if v.setting == "rate_scale"]
+    others = [v for v in best.sensitivity if v.setting != "rate_scale"]
+    return [*_headroom(best, rates), *_settings(best, others)]
+
+
+def _headroom(best: Candidate, rates: list[Variant]) -> list[str]:
+    """How much more traffic the answer takes, of the rates that were tried, lowest first."""
+    if not rates:
+        return []
+    unit = "replica" if best.replicas == 1 else "replicas"
+    kept = [v for v in rates if v.meets_at_answer]
+    failed = next((v for v in rates if not v.meets_at_answer), None)
+
+    def times(variant: Variant) -> str:
+        return f"{float(variant.value) / float(variant.base):.3g} times"
+
+    if failed is None:
+        return [f"The same {best.replicas} {unit} still do at {times(rates[-1])} the rate."]
+    then = f"{failed.answer} are needed" if failed.answer is not None else failed.reason
+    if not kept:
+        return [f"There is little headroom: at {times(failed)} the rate {then}."]
+    return [
+        f"The same {best.replicas} {unit} still do at {times(kept[-1])} the rate; at {times(failed)} {then}."
+    ]
+
+
+def _settings(best: Candidate, variants: list[Variant]) -> list[str]:
+    if not variants:
+        return []
+    unit = "replica" if best.users is None else "user"
+
+    def said(variant: Variant) -> str:
+        place = f"{variant.setting}={variant.value}"
+        if variant.change is None:
+            return f"{place} ({variant.reason})"
+        count = abs(variant.change)
+        return f"{place} ({count} {'more' if variant.change > 0 else 'fewer'})"
+
+    moved = [v for v in variants if v.change != 0]
+    if not moved:
+        return [f"None of {len(variants)} changed settings moves the answer by a {unit}."]
+    still = len(variants) - len(moved)
+    return [
+        f"What moves the answer, in {unit}s: {', '.join(said(v) for v in moved)}; {still} other changes do not."
+    ]
+
+
+def _not_monotone(candidate: Candidate) -> list[str]:
+    if not candidate.exceptions:
+        return []
+    sizes = ", ".join(f"{size:,}" for size in candidate.exceptions)
+    if candidate.users is not None:
+        return [
+            f"{candidate.hardware} is not monotone: {sizes} users fail though more do not; the answer has two safe sizes below it."
+        ]
+    return [
+        f"{candidate.hardware} is not monotone: {sizes} replicas fail though fewer do not; the answer has two safe sizes above it."
+    ]
+
+
+def assumptions_of(question: Question, sized: Sequence[Sized], *, users: bool) -> list[str]:
+    """What the answer takes for granted."""
+    found = [
+        "Promises cover every request that is submitted: one that is rejected is infinitely late. Percentiles are by nearest rank.",
+        "Latencies are the server's: no network, no tokenizer, no client.",
+    ]
+    machine = next((one.machine for one in sized if one.machine is not None), None)
+    if machine is not None:
+        found.append(
+            f"Step times come from the {machine.cost_model} cost model with one set of efficiency factors for all hardware; a replica "
+            f"starts with an empty cache and is never ill; requests are routed {machine.settings.router}."
+        )
+    for one in sized:
+        candidate = one.candidate
+        price = candidate.usd_per_device_hour
+        if price is None:
+            found.append(f"{candidate.hardware} has no price: give one with --price.")
+        elif candidate.price_source == OVERRIDE:
+            found.append(f"{candidate.hardware}: ${price:g} a device-hour, {OVERRIDE}.")
+        else:
+            found.append(
+                f"{candidate.hardware}: ${price:g} a device-hour, {candidate.price_source}, as of {candidate.price_as_of}."
+            )
+    if any(one.alone is not None and one.alone.hashed for one in sized):
+        found.append(
+            "The trace's block ids cover prompts only: an answer that returns in a later prompt is shared only where its ids say so."
+        )
+    if users:
+        crowd = question.crowd
+        found.append(
+            f"Users begin over {crowd.warm_up_s:g} s, which are not judged, and are watched for {crowd.watched_s:g} s; each runs sessions "
+            f"drawn from the trace, {PAUSE_NS // 10**9} s apart, with recorded think times, and shares no block with another."
+        )
+    elif question.seeds:
+        found.append(
+            "A redraw takes each request as often as a Poisson draw of mean 1 says, copies up to 10 s later, so bursts stay where they were."
+        )
+    return found

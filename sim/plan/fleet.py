@@ -1,0 +1,120 @@
+"""The fleet question for one kind of hardware: whether it can do it at all, the fewest replicas, the bound with ideal autoscaling. An inquiry."""
+
+import math
+from itertools import pairwise
+from typing import Any
+
+from msgspec.structs import replace
+
+from sim.plan.desk import Inquiry, Job, sure
+from sim.plan.machines import alone_settings, degrees_of, machine_of, reason_alone
+from sim.plan.points import Price, cost_of, point_of
+from sim.plan.question import Question
+from sim.plan.result import Autoscaling, Point, Reason
+from sim.plan.search import fewest
+from sim.plan.seek import seek
+from sim.plan.sized import Sized, new_candidate, with_replicas
+from sim.plan.trial import Outcome
+from sim.plan.windows import WindowCounts, Windows
+from sim.report.figures import Resolved
+
+STRETCHES = 8
+"""Jobs that the windows of a trace are shared out to."""
+
+
+def size_fleet(
+    question: Question, hardware: str, price: Price, has_sessions: bool
+) -> Inquiry[Sized]:
+    """The candidate, without reseeding and sensitivity."""
+    reason = Reason(code="no_fit", message="")
+    machine: Resolved | None = None
+    alone: Outcome | None = None
+    degree = 1
+    for degree in degrees_of(question):
+        tried = machine_of(question, hardware, degree, replicas=1)
+        if isinstance(tried, Reason):
+            reason = reason if machine is not None else tried
+            continue
+        idle = question.machine(
+            hardware=hardware, tensor_parallel=degree, **alone_settings(has_sessions)
+        )
+        machine = tried
+        [result] = yield [question.trial(idle)]
+        alone = sure(result)
+        assert alone is not None
+        name = f"{degree} x {hardware}" if degree > 1 else hardware
+        missing = reason_alone(alone, name, "each request alone")
+        if missing is None:
+            return (yield from _fewest(question, machine, price, alone))
+        reason = missing
+    candidate = new_candidate(hardware, machine, price, alone)
+    return Sized(replace(candidate, reasons=[reason]), machine, alone)
+
+
+def _fewest(question: Question, machine: Resolved, price: Price, alone: Outcome) -> Inquiry[Sized]:
+    settings = machine.settings
+    degree = settings.tensor_parallel
+    most = question.max_replicas
+
+    def job(size: int, whole: bool) -> Job:
+        return question.trial(with_replicas(machine, size), None if whole else question.most)
+
+    found, outcomes = yield from seek(fewest(most), job)
+    points = [
+        point_of(outcomes[size], size, size * degree, price.usd_per_hour)
+        for size in sorted(outcomes)
+    ]
+    candidate = replace(
+        new_candidate(settings.hardware, machine, price, alone),
+        points=points,
+        monotone=not found.exceptions,
+        exceptions=found.exceptions,
+    )
+    if found.answer is None:
+        return Sized(replace(candidate, reasons=[_too_many(points[-1], most)]), machine, alone)
+    size = found.answer
+    candidate = replace(
+        candidate,
+        feasible=True,
+        replicas=size,
+        devices=size * degree,
+        cost=cost_of(outcomes[size], size * degree, price.usd_per_hour),
+    )
+    if question.with_autoscaling and size > 1 and not alone.sessions:
+        scaling = yield from _autoscaling(question, machine, size, outcomes[size].span_s)
+        candidate = replace(candidate, autoscaling=scaling)
+    return Sized(candidate, machine, alone)
+
+
+def _too_many(last: Point, most: int) -> Reason:
+    late = [clause.name for clause in last.clauses if clause.misses > clause.allowed]
+    missed = f"{' and '.join(late)} not kept" if late else "goodput not reached"
+    return Reason(
+        code="replicas", message=f"{most} replicas are not enough ({missed}); raise --max-replicas"
+    )
+
+
+def _autoscaling(
+    question: Question, machine: Resolved, fixed: int, span_s: float
+) -> Inquiry[Autoscaling]:
+    length_ns = round(question.window_s * 1e9)
+    number = math.floor(span_s * 1e9 / length_ns) + 1
+    edges = [number * part // STRETCHES for part in range(STRETCHES + 1)]
+    jobs = [
+        question.windows(machine, Windows(length_ns=length_ns, first=first, end=end, most=fixed))
+        for first, end in pairwise(edges)
+        if first < end
+    ]
+    results: list[Any] = yield jobs
+    parts: list[WindowCounts] = [sure(result) for result in results]
+    replicas = [count for part in parts for count in part.replicas]
+    hours = question.window_s / 3600
+    needed, taken = sum(replicas) * hours, fixed * number * hours
+    return Autoscaling(
+        window_s=question.window_s,
+        replicas=replicas,
+        requests=[count for part in parts for count in part.requests],
+        replica_hours=needed,
+        fixed_replica_hours=taken,
+        saving_share=1 - needed / taken,
+    )

@@ -1,0 +1,135 @@
+"""Whether a run kept its promises, request by request. Knows a ledger and an SLO; knows no fleet.
+
+A request that was rejected or failed is infinitely late. One that is open at the end is late once it has waited longer than the limit, and
+before that it counts neither way. Percentiles are by nearest rank, so that a promise at p99 is kept exactly when at most 1 % are late.
+"""
+
+import math
+from typing import NamedTuple, assert_never
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sim.ledger import NEVER, Ledger, State
+from sim.plan.result import ClauseFigure
+from sim.plan.slo import METRICS, Clause, Metric, Slo, allowed_misses
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+
+
+class Populations(NamedTuple):
+    """How many requests a run will have at most, and how many of them will have a TPOT."""
+
+    requests: int
+    with_tpot: int
+
+    def of(self, metric: Metric) -> int:
+        """Whom a promise about the metric covers."""
+        return self.with_tpot if metric == "tpot" else self.requests
+
+
+class Judgement(NamedTuple):
+    """Of a run that is over."""
+
+    clauses: list[ClauseFigure]
+    meets: bool
+    good_share: float | None
+    undecided: int
+
+
+class Judge:
+    """Looks at a ledger at one moment."""
+
+    def __init__(self, ledger: Ledger, now_ns: int, from_ns: int = 0) -> None:
+        """Takes a copy. Requests that arrived before `from_ns` are not covered by any promise."""
+        self._arrival: Floats = np.array(ledger.arrival_ns, np.float64)
+        self._first: Floats = np.array(ledger.first_token_ns, np.float64)
+        self._end: Floats = np.array(ledger.end_ns, np.float64)
+        self._gaps: Floats = np.maximum(np.array(ledger.num_output, np.float64) - 1, 0)
+        state = np.array(ledger.state, np.int8)
+        self._open: Bools = state == State.OPEN
+        self._lost: Bools = (state == State.REJECTED) | (state == State.FAILED)
+        self._counts: Bools = self._arrival >= from_ns
+        self._now = now_ns
+
+    def measure(self, metric: Metric) -> tuple[Floats, Bools, Bools]:
+        """Nanoseconds by request, [n]; whom the metric covers; and where the value is final and not only a lower bound."""
+        has_first = self._first != NEVER
+        if metric == "tpot":
+            covered = self._counts & (self._gaps > 0)
+            last = np.where(self._open, self._now, self._end)
+            values = np.where(has_first, (last - self._first) / np.maximum(self._gaps, 1), 0.0)
+            final = ~self._open
+        else:
+            covered = self._counts
+            if metric == "ttft":
+                values = np.where(has_first, self._first, self._now) - self._arrival
+                final = has_first
+            elif metric == "e2e":
+                values = np.where(self._open, self._now, self._end) - self._arrival
+                final = ~self._open
+            else:
+                assert_never(metric)
+        return np.where(self._lost, math.inf, values), covered, final | self._lost
+
+    def misses(self, clause: Clause) -> int:
+        """Requests that are late for certain."""
+        values, covered, _ = self.measure(clause.metric)
+        return int(np.count_nonzero(covered & (values > clause.limit_ns)))
+
+    def figure(self, clause: Clause) -> ClauseFigure:
+        """How the promise stands among those whose outcome is known."""
+        values, covered, final = self.measure(clause.metric)
+        late = covered & (values > clause.limit_ns)
+        known = covered & (final | late)
+        population = int(np.count_nonzero(known))
+        allowed = allowed_misses(population, clause.percentile)
+        value: float | None = None
+        if population:
+            ranked = np.sort(np.where(final, values, math.inf)[known])
+            at = float(ranked[population - allowed - 1])
+            value = at / 1e6 if at < math.inf else None
+        return ClauseFigure(
+            name=clause.name,
+            limit_ms=clause.limit_ms,
+            value_ms=value,
+            population=population,
+            misses=int(np.count_nonzero(late)),
+            allowed=allowed,
+        )
+
+    def good(self, slo: Slo) -> tuple[Bools, Bools]:
+        """Which requests keep every limit, and of which it is known whether they do; [n] each."""
+        is_good = ~self._lost
+        is_bad = self._lost.copy()
+        for metric in METRICS:
+            limit = slo.limit_ns(metric)
+            if limit is not None:
+                values, covered, final = self.measure(metric)
+                is_bad |= covered & (values > limit)
+                is_good &= ~covered | (final & (values <= limit))
+        return is_good & self._counts, (is_good | is_bad) & self._counts
+
+    def judge(self, slo: Slo) -> Judgement:
+        """How all promises stand."""
+        clauses = [self.figure(clause) for clause in slo.clauses]
+        good, known = self.good(slo)
+        population = int(np.count_nonzero(known))
+        share = float(np.count_nonzero(good)) / population if population else None
+        meets = all(clause.misses <= clause.allowed for clause in clauses)
+        if slo.goodput is not None and share is not None:
+            meets = meets and share >= slo.goodput
+        undecided = int(np.count_nonzero(self._counts & ~known))
+        return Judgement(clauses, meets, share, undecided)
+
+    def is_hopeless(self, slo: Slo, most: Populations) -> bool:
+        """Whether the promises cannot be kept any more, whatever becomes of the requests that are open or still to come."""
+        for clause in slo.clauses:
+            if self.misses(clause) > allowed_misses(most.of(clause.metric), clause.percentile):
+                return True
+        if slo.goodput is None:
+            return False
+        good, known = self.good(slo)
+        bad = np.count_nonzero(known & ~good)
+        return bool(bad > most.requests * (1 - slo.goodput))

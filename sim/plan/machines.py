@@ -1,0 +1,71 @@
+"""Which machines are tried for a kind of hardware, and why one cannot do it at all. Runs nothing."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from engine.core.errors import ConfigError
+from sim.plan.question import Question
+from sim.plan.result import Reason
+from sim.plan.trial import Outcome
+from sim.report.figures import Resolved
+from sim.sweep.render import show_ms
+
+DEGREES: Final = (1, 2, 4, 8)
+"""Devices that a replica may be spread over."""
+ALONE_GAP_S: Final = 600
+"""Between requests that are to meet nobody."""
+ALONE_SESSION_GAP_S: Final = 1_000_000
+_HINTS: Final = {
+    "context_exceeded": "raise it with --set max_context=N, or leave out what it cannot hold with --only-fitting",
+    "pool_exceeded": "give it a larger pool: more devices with --set tensor_parallel=N, or kv_dtype=fp8",
+}
+
+
+def degrees_of(question: Question) -> Sequence[int]:
+    """The tensor parallel degrees to try, smallest first: the one that was set, or all."""
+    given = question.settings.get("tensor_parallel")
+    return DEGREES if given is None else (given,)
+
+
+def machine_of(question: Question, hardware: str, degree: int, **more: object) -> Resolved | Reason:
+    """The machine, or why the model does not fit it."""
+    try:
+        return question.machine(hardware=hardware, tensor_parallel=degree, **more)
+    except ConfigError as error:
+        return Reason(code="no_fit", message=error.message)
+
+
+def alone_settings(has_sessions: bool) -> dict[str, object]:
+    """What makes every request, or session, of the trace meet an idle machine, once each."""
+    gap = ALONE_SESSION_GAP_S if has_sessions else ALONE_GAP_S
+    return {
+        "arrivals": f"every:{gap}",
+        "replicas": 1,
+        "rate_scale": 1.0,
+        "time_scale": 1.0,
+        "resample": False,
+        "open_loop": False,
+    }
+
+
+def reason_alone(outcome: Outcome, machine: str, whom: str) -> Reason | None:
+    """Why no number of machines will do, where an idle one does not; `whom` it serves: "each request alone", "one user"."""
+    if outcome.meets:
+        return None
+    rejected = sum(outcome.rejected.values())
+    least = min(clause.allowed for clause in outcome.clauses)
+    if rejected > least:
+        codes = ", ".join(f"{count:,} {code}" for code, count in outcome.rejected.items())
+        hints = [hint for code, hint in _HINTS.items() if code in outcome.rejected]
+        return Reason(
+            code="rejected",
+            message=f"{machine} can never run {rejected:,} of {outcome.submitted:,} requests ({codes}), and the promises allow "
+            f"{least:,} misses{'; ' if hints else ''}{', or '.join(hints)}",
+        )
+    late = [clause for clause in outcome.clauses if clause.misses > clause.allowed]
+    parts = [
+        f"{clause.name} is {'without end' if clause.value_ms is None else show_ms(clause.value_ms)} (limit {show_ms(clause.limit_ms)})"
+        for clause in late
+    ]
+    found = " and ".join(parts) or f"only {outcome.good_share or 0:.1%} keep every limit"
+    return Reason(code="alone", message=f"even with {whom} on an idle {machine}, {found}")

@@ -1,0 +1,186 @@
+"""Figures and pictures beside a plan's sentences. The sentences are the plan's own; which of its figures each is about shows from how it begins."""
+
+from collections.abc import Callable
+from html import escape
+from typing import Final
+
+from sim.plan.findings import machines, point_at
+from sim.plan.result import Candidate, PlanResult
+from traces.report import numbers, svg
+from traces.report.document import Finding
+
+Shown = tuple[str, str, str]
+"""Figure, picture, and what it was computed from."""
+
+
+def page_finding(sentence: str, result: PlanResult) -> Finding:
+    """The sentence with its figure and picture."""
+    show: Callable[[str, PlanResult], Shown] = _answer
+    if sentence != result.findings[0]:
+        show = next((f for beginnings, f in _KINDS if sentence.startswith(beginnings)), _other)
+    figure, picture, source = show(sentence, result)
+    warm = result.best is None or "misses" in sentence or "cannot do it" in sentence
+    return Finding(figure=figure, sentence=sentence, picture=picture, source=source, warm=warm)
+
+
+def _best(result: PlanResult) -> Candidate:
+    assert result.best is not None
+    return result.candidates[result.best]
+
+
+def _machines(candidate: Candidate) -> str:
+    return machines(candidate.replicas or 0, candidate).replace(" x ", " × ")
+
+
+def _price(candidate: Candidate) -> float | None:
+    if candidate.users is not None:
+        return candidate.usd_per_user_hour
+    return candidate.cost.usd_per_million_output_tokens if candidate.cost else None
+
+
+def _prices(candidates: list[Candidate], best: Candidate | None) -> str:
+    """Costs beside each other, or devices where there are no prices."""
+    priced = [(c, _price(c)) for c in candidates if c.feasible]
+    known = [(c, price) for c, price in priced if price is not None]
+    if known:
+        most = max(price for _, price in known)
+        return svg.compared(
+            [
+                (
+                    f"{escape(c.hardware)} ${price:.2f}",
+                    price / most,
+                    "used" if c is best else "unused",
+                )
+                for c, price in known
+            ]
+        )
+    sized = [(c, c.devices) for c, _ in priced if c.devices]
+    widest = max((devices for _, devices in sized), default=1)
+    return svg.compared(
+        [
+            (f"{escape(c.hardware)} {devices}", devices / widest, "used" if c is best else "unused")
+            for c, devices in sized
+        ]
+    )
+
+
+def _answer(sentence: str, result: PlanResult) -> Shown:
+    source = (
+        f"Bisection over {result.simulations:,} simulations of the whole trace, bursts included."
+    )
+    if result.best is None:
+        return "none", "", source
+    best = _best(result)
+    figure = f"{best.users:,} users" if best.users is not None else _machines(best)
+    return figure, _prices(result.candidates, best), source
+
+
+def _other(sentence: str, result: PlanResult) -> Shown:
+    candidate = next((c for c in result.candidates if c.hardware in sentence), None)
+    if candidate is None:
+        return "", "", "See the tables below."
+    best = _best(result) if result.best is not None else None
+    if not candidate.feasible:
+        return "no", "", "Simulated, or computed from memory and weights."
+    figure = f"{candidate.users:,} users" if candidate.users is not None else _machines(candidate)
+    return (
+        figure,
+        _prices([c for c in result.candidates if c in (candidate, best)], best),
+        "The same search on this machine.",
+    )
+
+
+def _load(sentence: str, result: PlanResult) -> Shown:
+    best = _best(result)
+    point = point_at(best, best.users or best.replicas)
+    shares = [
+        (c, c.value_ms / c.limit_ms)
+        for c in (point.clauses if point else [])
+        if c.value_ms is not None
+    ]
+    if not shares:
+        return "", "", "The simulation of the answer."
+    rows = [
+        (f"{escape(c.name)}, of what is promised", share, "used" if share <= 1 else "warm")
+        for c, share in shares
+    ]
+    return (
+        numbers.percent(max(share for _, share in shares)),
+        svg.compared(rows),
+        "Largest value over its limit, in the simulation of the answer.",
+    )
+
+
+def _tighter(sentence: str, result: PlanResult) -> Shown:
+    best = _best(result)
+    answer = best.users or best.replicas or 0
+    point = point_at(best, answer + 1 if best.users is not None else answer - 1)
+    late = [c for c in (point.clauses if point else []) if c.misses > c.allowed]
+    if not late:
+        return "", "", "The simulation of the next smaller fleet."
+    worst = max(late, key=lambda c: c.misses / max(1, c.population))
+    share = worst.misses / max(1, worst.population)
+    return (
+        numbers.percent(share),
+        svg.bars([(share, "warm"), (1 - share, "used")]),
+        "Late requests in the simulation of the next smaller fleet.",
+    )
+
+
+def _scaling(sentence: str, result: PlanResult) -> Shown:
+    scaling = _best(result).autoscaling
+    assert scaling is not None
+    ends = [scaling.window_s * (i + 1) for i in range(len(scaling.replicas))]
+    needed = [float(n) for n in scaling.replicas]
+    picture = svg.spark(ends, needed, max(needed, default=1.0), "used") if ends else ""
+    return (
+        numbers.percent(scaling.saving_share),
+        picture,
+        "The fewest replicas that each window needs by itself; a bound.",
+    )
+
+
+def _draws(sentence: str, result: PlanResult) -> Shown:
+    again = _best(result).reseeding
+    assert again is not None
+    share = again.holds / max(1, again.seeds)
+    return (
+        f"{again.holds} of {again.seeds}",
+        svg.bars([(share, "used"), (1 - share, "warm")]),
+        "Simulations of other draws of the same trace.",
+    )
+
+
+def _rates(sentence: str, result: PlanResult) -> Shown:
+    best = _best(result)
+    rates = [v for v in best.sensitivity if v.setting == "rate_scale"]
+    kept = [float(v.value) / float(v.base) for v in rates if v.meets_at_answer]
+    answers = [(f"{v.value} × rate: {v.answer}", v.answer) for v in rates if v.answer]
+    most = max((n for _, n in answers), default=1)
+    picture = svg.compared([(text, n / most, "used") for text, n in answers])
+    return (
+        f"{max(kept, default=1.0):.3g} × rate",
+        picture,
+        "The largest rate that was tried at which the answer still does.",
+    )
+
+
+def _settings(sentence: str, result: PlanResult) -> Shown:
+    others = [v for v in _best(result).sensitivity if v.setting != "rate_scale"]
+    moved = sum(v.change != 0 for v in others)
+    share = moved / max(1, len(others))
+    return (
+        f"{moved} of {len(others)}",
+        svg.bars([(share, "warm"), (1 - share, "used")]),
+        "Simulations with one setting changed at a time.",
+    )
+
+
+_KINDS: Final[tuple[tuple[tuple[str, ...], Callable[[str, PlanResult], Shown]], ...]] = (
+    (("There is little headroom", "The same "), _rates),
+    (("There ",), _load),
+    (("One replica fewer", "One user more"), _tighter),
+    (("Ideal autoscaling",), _scaling),
+    (("The answer holds",), _draws),
+    (("None of", "What moves"), _settings),
+)

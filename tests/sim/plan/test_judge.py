@@ -1,0 +1,127 @@
+"""Judgements of ledgers, against judging each request by itself in plain Python."""
+
+import math
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sim.ledger import NEVER, Ledger, State
+from sim.plan.judge import Judge, Populations
+from sim.plan.slo import Clause, Slo
+from tests.reference.sizing import keeps, latency_ns
+
+MS = 10**6
+END = 10_000 * MS
+
+requests = st.lists(
+    st.tuples(
+        st.integers(0, 50),  # ms to the next arrival
+        st.integers(1, 4),  # tokens
+        st.integers(1, 60),  # ms to the first
+        st.integers(0, 60),  # ms for each other
+        st.sampled_from(["done", "done", "done", "rejected", "failed"]),
+    ),
+    min_size=1,
+    max_size=40,
+)
+slos = st.builds(
+    lambda clauses, goodput: Slo(clauses=tuple(clauses), goodput=goodput),
+    st.lists(
+        st.builds(
+            Clause,
+            metric=st.sampled_from(["ttft", "tpot", "e2e"]),
+            percentile=st.sampled_from([50.0, 90.0, 99.0, 100.0]),
+            limit_ms=st.integers(1, 120).map(float),
+        ),
+        min_size=1,
+        max_size=3,
+    ),
+    st.sampled_from([None, 0.5, 0.9, 1.0]),
+)
+
+
+def ledger_at(rows, now):
+    """The ledger as it stands at `now`, of requests that have arrived by then."""
+    ledger = Ledger()
+    arrival = 0
+    for gap, tokens, first, each, fate in rows:
+        arrival += gap * MS
+        if arrival > now:
+            break
+        number = ledger.arrive(arrival, 10, tokens)
+        if fate == "rejected":
+            ledger.reject(number, "pool_exceeded", arrival)
+            continue
+        first_at = arrival + first * MS
+        end_at = first_at + each * MS * (tokens - 1)
+        if first_at <= now:
+            ledger.first_token(number, first_at)
+        if end_at <= now:
+            ledger.end(number, end_at, done=fate == "done")
+    return ledger
+
+
+@given(requests, slos)
+def test_a_judgement_is_that_of_plain_python(rows, slo):
+    ledger = ledger_at(rows, END)
+    judgement = Judge(ledger, END).judge(slo)
+    assert judgement.meets == keeps(ledger, slo)
+    assert judgement.undecided == 0
+    for clause, figure in zip(slo.clauses, judgement.clauses, strict=True):
+        values = [latency_ns(ledger, n, clause.metric) for n in range(len(ledger))]
+        known = sorted(value for value in values if value is not None)
+        assert figure.population == len(known)
+        assert figure.misses == sum(value > clause.limit_ns for value in known)
+        if known:
+            at = known[len(known) - figure.allowed - 1]
+            assert figure.value_ms == (at / MS if at < math.inf else None)
+            assert (figure.misses <= figure.allowed) == (at <= clause.limit_ns)
+
+
+@given(requests, slos, st.integers(0, 2000))
+def test_a_run_that_is_given_up_would_have_failed(rows, slo, now_ms):
+    now = now_ms * MS
+    most = Populations(len(rows), sum(tokens > 1 for _, tokens, *_ in rows))
+    if Judge(ledger_at(rows, now), now).is_hopeless(slo, most):
+        assert not keeps(ledger_at(rows, END), slo)
+
+
+@given(requests, slos)
+def test_at_the_end_hopeless_and_missed_are_the_same(rows, slo):
+    ledger = ledger_at(rows, END)
+    most = Populations(len(rows), sum(tokens > 1 for _, tokens, *_ in rows))
+    judge = Judge(ledger, END)
+    if slo.goodput is None:
+        assert judge.is_hopeless(slo, most) != judge.judge(slo).meets
+
+
+@given(requests, slos, st.integers(0, 2000))
+def test_a_run_that_was_cut_off_counts_each_request_late_good_or_undecided(rows, slo, now_ms):
+    now = now_ms * MS
+    ledger, whole = ledger_at(rows, now), ledger_at(rows, END)
+    judge = Judge(ledger, now)
+    final = Judge(whole, END)
+    good, known = judge.good(slo)
+    at_end, _ = final.good(slo)
+    assert judge.judge(slo).undecided == len(ledger) - int(known.sum())
+    lasting = [n for n in range(len(ledger)) if known[n] and whole.state[n] != State.FAILED]
+    assert all(good[n] == at_end[n] for n in lasting)
+    for clause in slo.clauses:
+        assert judge.misses(clause) <= final.misses(clause)
+
+
+@given(requests, slos, st.integers(0, 1000))
+def test_what_came_before_the_warm_up_ended_is_not_judged(rows, slo, from_ms):
+    whole = ledger_at(rows, END)
+    later = Ledger()
+    for number in range(len(whole)):
+        if whole.arrival_ns[number] < from_ms * MS:
+            continue
+        at = later.arrive(whole.arrival_ns[number], 10, whole.num_output[number])
+        if whole.first_token_ns[number] != NEVER:
+            later.first_token(at, whole.first_token_ns[number])
+        if whole.state[number] == State.REJECTED:
+            later.reject(at, "x", whole.end_ns[number])
+        else:
+            later.end(at, whole.end_ns[number], done=whole.state[number] == State.DONE)
+    assert Judge(whole, END, from_ms * MS).judge(slo) == Judge(later, END).judge(slo)

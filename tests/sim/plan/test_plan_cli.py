@@ -1,0 +1,136 @@
+"""`kilburn plan` from the outside: sentences, tables, JSON, CSV, exit codes, equal bytes."""
+
+import csv
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from sim.plan.cli import plan as command
+from sim.plan.result import PlanResult
+from tests.conftest import ROOT
+from tests.sim.plan.worlds import write_bursts, write_sessions
+from traces.schema import MAX_TOKENS
+
+
+@pytest.fixture
+def bursts(tmp_path):
+    return str(write_bursts(tmp_path / "bursts.csv"))
+
+
+@pytest.fixture
+def kilburn(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    app = typer.Typer()
+    app.command()(command)
+
+    def call(*args: str):
+        return CliRunner().invoke(app, [*args])
+
+    return call
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_the_answer_comes_first_and_files_say_the_same(kilburn, bursts, tmp_path):
+    result = kilburn(
+        bursts, "--slo", "ttft_p99=1s", "--hardware", "H100,L4", "--seeds", "2", "--json", "x.json"
+    )
+    assert result.exit_code == 0, result.output
+    found = json.loads((tmp_path / "x.json").read_text())
+    assert found == json.loads((tmp_path / "kilburn-plan" / "plan.json").read_text())
+    text = words(result.output)
+    assert text.startswith(words(found["findings"][0]))
+    for sentence in [*found["findings"], *found["assumptions"]]:
+        assert words(sentence) in text
+    rows = list(csv.DictReader((tmp_path / "kilburn-plan" / "plan.csv").read_text().splitlines()))
+    assert len(rows) == sum(len(candidate["points"]) for candidate in found["candidates"])
+    answers = {row["hardware"]: int(row["replicas"]) for row in rows if row["is_answer"] == "True"}
+    assert answers == {c["hardware"]: c["replicas"] for c in found["candidates"] if c["feasible"]}
+    import msgspec
+
+    assert msgspec.json.decode((tmp_path / "x.json").read_bytes(), type=PlanResult).candidates, (
+        "others read it as a Struct"
+    )
+
+
+def test_equal_bytes_whatever_the_hash_seed_and_the_workers(bursts, tmp_path):
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import typer; from sim.plan.cli import plan\nif __name__ == '__main__': typer.run(plan)"
+    )
+    outputs = []
+    for seed, workers in (("0", "1"), ("1", "3")):
+        out = tmp_path / seed
+        flags = ["--slo", "ttft_p99=1s,goodput=99%", "--hardware", "L4,A100-80", "--seeds", "2"]
+        flags += ["--no-sensitivity", "--workers", workers, "--out", str(out)]
+        subprocess.run(
+            [sys.executable, str(program), bursts, *flags],
+            check=True,
+            env=os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)},
+            cwd=tmp_path,
+            stdout=subprocess.DEVNULL,
+        )
+        outputs.append(((out / "plan.json").read_bytes(), (out / "plan.csv").read_bytes()))
+    assert outputs[0] == outputs[1]
+
+
+def test_nothing_that_does_it_is_exit_1_with_the_reason(kilburn, bursts):
+    result = kilburn(bursts, "--slo", "ttft_p99=1ms", "--hardware", "L4")
+    assert result.exit_code == 1
+    assert "No number of machines that was looked at keeps ttft_p99=1ms" in words(result.output)
+    assert "even with each request alone on an idle 8 x L4" in words(result.output)
+
+
+def test_users_are_asked_for_where_sessions_have_no_arrivals(kilburn, tmp_path):
+    trace = str(write_sessions(tmp_path / "s.jsonl"))
+    args = [trace, "--slo", "ttft_p90=1s", "--hardware", "L4", "--watch-s", "60", "--quick"]
+    result = kilburn(*args, "--max-users", "4")
+    assert result.exit_code == 0, result.output
+    assert "can work at once on 1 x L4" in words(result.output)
+    fleet = kilburn(*args, "--arrivals", "every:5")
+    assert "keeps ttft_p90=1s on s.jsonl" in words(fleet.output)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--slo", "nope"], "--slo: 'nope' is no limit; write METRIC_pNN=TIME"),
+        (["--slo", "ttft=2s", "--set", "nope=1"], "unknown setting 'nope'"),
+        (["--slo", "ttft=2s", "--price", "L4=cheap"], "--price 'L4=cheap': write HARDWARE=DOLLARS"),
+        (["--slo", "ttft=2s", "--price", "H100=2"], "unknown hardware in --price 'H100'"),
+        (["--slo", "ttft=2s", "--watch-s", "0.1"], "--watch-s 0.1: from 1 second"),
+        (["--slo", "ttft=2s", "--set", "until_s=5"], "until_s has no part in this question"),
+    ],
+)
+def test_a_wrong_flag_is_one_sentence_and_exit_2(kilburn, bursts, args, message):
+    result = kilburn(bursts, "--hardware", "L4", *args)
+    assert result.exit_code == 2
+    assert message in words(result.stderr)
+    assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "the file is empty"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n", "the trace has no requests"),
+        ("num_prefill_tokens,num_decode_tokens\n5,5\n", "no arrival times; give --arrivals"),
+        (
+            f"TIMESTAMP,ContextTokens,GeneratedTokens\nx,{MAX_TOKENS},1\n",
+            "none of the trace's 1 rows",
+        ),
+    ],
+)
+def test_a_trace_that_cannot_be_planned_for_is_one_sentence(kilburn, tmp_path, text, message):
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    result = kilburn(str(path), "--slo", "ttft=2s")
+    assert result.exit_code == 2
+    assert message in words(result.stderr)

@@ -1,0 +1,301 @@
+"""Plans against trying every number of replicas, and what they say where nothing will do."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from engine.core.errors import ConfigError
+from sim.plan.judge import Populations
+from sim.plan.trial import run_trial
+from sim.plan.windows import Windows, fewest_by_window
+from sim.sweep.axes import Files, resolve_settings
+from tests.reference.sizing import fewest_replicas
+from tests.sim.plan.worlds import plan, question, write_bursts
+from traces.figures import encode_figures
+
+COLUMNS = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+
+
+@pytest.fixture
+def bursts(tmp_path):
+    return write_bursts(tmp_path / "bursts.csv")
+
+
+def machine_of(replicas, **more):
+    return resolve_settings({"hardware": "L4", "tensor_parallel": 1, "replicas": replicas, **more})
+
+
+@settings(max_examples=12)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from(["ttft_p99", "ttft_p50", "e2e_p90"]),
+    st.integers(3, 40),
+    st.sampled_from([None, "90%"]),
+)
+def test_the_answer_is_that_of_trying_every_number(tmp_path_factory, seed, metric, tenths, goodput):
+    trace = write_bursts(tmp_path_factory.mktemp("trace") / "t.csv", seed, bursts=3)
+    slo = f"{metric}={tenths * 100}ms" + (f",goodput={goodput}" if goodput else "")
+    asked = question(trace, slo, settings={"tensor_parallel": 1}, max_replicas=9)
+    [candidate] = plan(asked).candidates
+    expected = fewest_replicas(trace, machine_of, asked.slo, 9)
+    if candidate.reasons and candidate.reasons[0].code == "alone":
+        assert expected is None
+    elif candidate.monotone:
+        assert candidate.replicas == expected
+
+
+def test_a_looser_promise_never_needs_more(tmp_path):
+    trace = tmp_path / "equal.csv"
+    trace.write_text(COLUMNS + "2023-11-16 18:00:00.000,900,5\n" * 24)
+    answers = []
+    for limit in (400, 700, 1000, 1500, 3000, 9000):
+        asked = question(trace, f"ttft_p99={limit}ms", settings={"tensor_parallel": 1})
+        [candidate] = plan(asked).candidates
+        assert candidate.monotone is not False
+        answers.append(candidate.replicas or 99)
+    assert answers == sorted(answers, reverse=True)
+    assert len(set(answers)) > 3, "the trace has something to find"
+
+
+def test_where_more_is_worse_the_answer_is_safe_and_the_finding_says_so(bursts):
+    """Round robin pairs requests by their number, so one replica more may put two long ones together."""
+    told = 0
+    for limit in range(400, 1000, 50):
+        asked = question(bursts, f"ttft_p99={limit}ms", settings={"tensor_parallel": 1})
+        result = plan(asked)
+        [candidate] = result.candidates
+        if candidate.monotone is not False:
+            continue
+        told += 1
+        meets = {point.replicas: point.meets for point in candidate.points}
+        assert any("is not monotone" in sentence for sentence in result.findings)
+        for size in candidate.exceptions:
+            assert not meets[size]
+            assert any(holds and other < size for other, holds in meets.items())
+        if candidate.replicas is not None:
+            above = range(candidate.replicas, min(asked.max_replicas, candidate.replicas + 2) + 1)
+            assert all(meets[size] for size in above)
+    assert told, "the trace has something to find"
+
+
+def test_a_run_that_is_given_up_misses_and_one_that_is_not_is_the_whole_run(bursts):
+    asked = question(bursts, "ttft_p99=1s")
+    whole = run_trial(bursts, machine_of(1), asked.slo, False, False, None)
+    assert not whole.meets
+    trace = write_bursts(bursts.parent / "long.csv", bursts=20)
+    submitted = run_trial(trace, machine_of(1), asked.slo, False, False, None).submitted
+    most = Populations(submitted, submitted)
+    stopped = run_trial(trace, machine_of(1), asked.slo, False, False, most)
+    assert stopped.stopped_s is not None
+    assert not stopped.meets
+    assert stopped.submitted < most.requests
+    assert all(clause.value_ms is None for clause in stopped.clauses)
+    many = run_trial(trace, machine_of(9), asked.slo, False, False, None)
+    assert run_trial(trace, machine_of(9), asked.slo, False, False, most) == many
+
+
+def test_counts_add_up_and_rejections_are_misses(tmp_path):
+    rows = "".join(f"2023-11-16 18:00:{n:02},{9000 if n == 7 else 50},4\n" for n in range(50))
+    (tmp_path / "t.csv").write_text(COLUMNS + rows + "no,good,row\n")
+    more = {"max_context": 8000, "hardware": "H100"}
+    asked = question(tmp_path / "t.csv", "ttft_p99=2s,ttft_p90=2s", settings={"max_context": 8000})
+    outcome = run_trial(asked.trace, machine_of(2, **more), asked.slo, False, False, None)
+    assert outcome.rejected == {"context_exceeded": 1}
+    assert outcome.submitted == outcome.done + 1 == 50
+    assert outcome.bad == {"bad_timestamp": 1}
+    strict, loose = outcome.clauses
+    assert (strict.misses, strict.allowed, strict.value_ms) == (1, 0, None)
+    assert (loose.misses, loose.allowed) == (1, 5)
+    assert loose.value_ms is not None
+    [candidate] = plan(asked).candidates
+    assert candidate.reasons[0].code == "rejected"
+    assert "1 of 50 requests (1 context_exceeded)" in candidate.reasons[0].message
+    fitting = question(
+        asked.trace, "ttft_p99=2s", settings={"max_context": 8000}, only_fitting=True
+    )
+    result = plan(fitting)
+    assert result.best == 0
+    assert (result.trace.requests, result.trace.left_out) == (49, 1)
+
+
+@pytest.mark.parametrize(
+    ("slo", "changes", "code", "message"),
+    [
+        (
+            "ttft_p99=1ms",
+            {},
+            "alone",
+            "even with each request alone on an idle 8 x L4, ttft_p99 is",
+        ),
+        (
+            "ttft_p99=2s",
+            {"settings": {"model": "Qwen3-32B", "tensor_parallel": 1}},
+            "no_fit",
+            "leaves no room for a KV block",
+        ),
+        (
+            "ttft_p99=700ms",
+            {"settings": {"tensor_parallel": 1}, "max_replicas": 2},
+            "replicas",
+            "2 replicas are not enough (ttft_p99 not kept); raise --max-replicas",
+        ),
+        ("ttft_p99=2s", {"settings": {"num_blocks": 20}}, "rejected", "pool_exceeded"),
+    ],
+)
+def test_what_cannot_be_done_says_which_bound_it_meets(bursts, slo, changes, code, message):
+    result = plan(question(bursts, slo, **changes))
+    assert result.best is None
+    [candidate] = result.candidates
+    assert not candidate.feasible
+    assert candidate.reasons[0].code == code
+    assert message in candidate.reasons[0].message
+    assert result.findings[0].startswith("No number of machines")
+    assert any(message in sentence for sentence in result.findings)
+
+
+def test_a_model_that_does_not_fit_one_device_is_spread_over_several(bursts):
+    result = plan(question(bursts, "e2e_p99=60s", settings={"model": "Qwen3-32B"}), ["L4"])
+    [candidate] = result.candidates
+    assert candidate.tensor_parallel == 4
+    assert candidate.devices == 4 * (candidate.replicas or 0)
+    assert "(4 x L4)" in result.findings[0]
+
+
+def test_the_cheapest_wins_and_prices_decide(bursts):
+    asked = question(bursts, "ttft_p99=2s", settings={"tensor_parallel": 1})
+    dear = plan(asked, ["L4", "H100"], {"L4": 50.0, "H100": 1.0})
+    cheap = plan(asked, ["L4", "H100"], {"L4": 0.01, "H100": 1.0})
+    assert (dear.best, cheap.best) == (1, 0)
+    one = cheap.candidates[0]
+    assert one.cost is not None
+    assert one.cost.usd_per_hour == pytest.approx(0.01 * (one.devices or 0))
+    point = next(point for point in one.points if point.replicas == one.replicas)
+    hours = point.simulated_s / 3600
+    tokens = point.output_tokens_per_s * point.simulated_s
+    assert one.cost.usd_per_million_output_tokens == pytest.approx(
+        one.cost.usd_per_hour * hours / tokens * 1e6
+    )
+    assert "given with --price" in " ".join(cheap.assumptions)
+
+
+def test_a_price_is_found_however_the_hardware_is_spelled(bursts):
+    asked = question(bursts, "ttft_p99=9s", settings={"tensor_parallel": 1})
+    [candidate] = plan(asked, ["h100"], {"h100": 1.5}).candidates
+    assert (candidate.hardware, candidate.usd_per_device_hour) == ("H100", 1.5)
+
+
+def test_hardware_without_a_price_comes_after_hardware_with_one(bursts, tmp_path):
+    table = tmp_path / "mine.toml"
+    table.write_text(
+        '[Mine]\nmemory_mib = 81920\nmemory_gb_per_s = 2000\npeak_tflops = {bf16 = 300}\nsource = "mine"\n'
+    )
+    asked = question(bursts, "ttft_p99=2s", files=Files(hardware=table))
+    assert plan(asked, ["Mine"]).candidates[0].cost is None
+    assert plan(asked, ["Mine", "H100"]).best == 1
+
+
+def test_windows_need_what_trying_every_number_finds(bursts):
+    asked = question(bursts, "ttft_p99=1s")
+    windows = Windows(length_ns=10 * 10**9, first=0, end=6, most=6)
+    found = fewest_by_window(bursts, machine_of(1), asked.slo, False, False, windows)
+    lines = bursts.read_text().splitlines()[1:]
+    for number in range(6):
+        minute_second = f"18:00:{number * 10:02}."
+        rows = [line for line in lines if minute_second in line]
+        assert found.requests[number] == len(rows)
+        part = bursts.parent / "window.csv"
+        part.write_text(COLUMNS + "\n".join(rows) + "\n")
+        fewest = next(
+            (
+                n
+                for n in range(1, 6)
+                if run_trial(part, machine_of(n), asked.slo, False, False, None).meets
+            ),
+            6,
+        )
+        assert found.replicas[number] == fewest
+    halves = [
+        fewest_by_window(bursts, machine_of(1), asked.slo, False, False, part)
+        for part in (
+            Windows(length_ns=10 * 10**9, first=0, end=2, most=6),
+            Windows(length_ns=10 * 10**9, first=2, end=6, most=6),
+        )
+    ]
+    assert [*itertools.chain(*(half.replicas for half in halves))] == found.replicas
+
+
+def test_autoscaling_is_a_lower_bound_on_the_fixed_answer(bursts):
+    asked = question(bursts, "ttft_p99=1s", settings={"tensor_parallel": 1}, with_autoscaling=True)
+    [candidate] = plan(asked).candidates
+    scaling = candidate.autoscaling
+    assert scaling is not None
+    assert sum(scaling.requests) == len(bursts.read_text().splitlines()) - 1
+    assert 0 < max(scaling.replicas) <= (candidate.replicas or 0)
+    assert scaling.replica_hours == pytest.approx(sum(scaling.replicas) * 10 / 3600)
+    assert scaling.fixed_replica_hours == pytest.approx(
+        (candidate.replicas or 0) * len(scaling.replicas) * 10 / 3600
+    )
+
+
+def test_whole_plans_do_not_depend_on_workers_or_cache(bursts, tmp_path):
+    asked = question(
+        bursts,
+        "ttft_p99=1s",
+        settings={"tensor_parallel": 1},
+        seeds=4,
+        with_sensitivity=True,
+        with_autoscaling=True,
+    )
+    hardware = ["L4", "A100-80"]
+    alone = encode_figures(plan(asked, hardware))
+    assert encode_figures(plan(asked, hardware, count=2, folder=tmp_path / "c")) == alone
+    seen = []
+    again = plan(asked, hardware, folder=tmp_path / "c", watch=seen.append)
+    assert encode_figures(again) == alone
+    assert seen == [] or seen[-1].cached == seen[-1].done, "nothing was simulated again"
+
+
+def test_reseeding_and_sensitivity_tell_what_moves_the_answer(bursts):
+    asked = question(
+        bursts, "ttft_p99=1s", settings={"tensor_parallel": 1}, seeds=8, with_sensitivity=True
+    )
+    [candidate] = plan(asked).candidates
+    again = candidate.reseeding
+    assert again is not None
+    assert 0 <= again.holds <= again.holds_with_one_more <= again.seeds == 8
+    assert (again.suggested == candidate.replicas) == (again.holds >= 0.95 * 8)
+    variants = {(v.setting, v.value): v for v in candidate.sensitivity}
+    more = variants["rate_scale", "1.5"]
+    assert more.change is None or more.change >= 0
+    assert len({v.setting for v in candidate.sensitivity}) >= 10
+    for variant in candidate.sensitivity:
+        assert variant.meets_at_answer == all(c.misses <= c.allowed for c in variant.clauses)
+        assert (variant.answer is None) == (variant.reason is not None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "hardware", "message"),
+    [
+        ({"settings": {"replicas": 2}}, ["L4"], "--set replicas has no part in this question"),
+        ({"settings": {"token_budget": 3}}, ["L4"], "--token-budget (3)"),
+        ({}, ["L4", "l4"], "--hardware names L4 twice"),
+        ({}, ["L5"], "unknown hardware 'L5'"),
+        ({"settings": {"model": "no"}}, ["L4"], "unknown model 'no'"),
+    ],
+)
+def test_a_wrong_question_is_one_sentence(bursts, changes, hardware, message):
+    with pytest.raises(ConfigError) as found:
+        plan(question(bursts, "ttft=2s", **changes), hardware)
+    assert message in found.value.message
+
+
+@pytest.mark.parametrize("changes", [{"rate_scale": 3.0}, {"time_scale": 0.05}, {"resample": True}])
+def test_alone_means_alone_whatever_is_done_to_the_trace(bursts, changes):
+    settings = {"tensor_parallel": 1}
+    [plain] = plan(question(bursts, "ttft_p99=9s", settings=settings)).candidates
+    [scaled] = plan(question(bursts, "ttft_p99=9s", settings=settings | changes)).candidates
+    assert plain.alone is not None
+    assert scaled.alone == plain.alone
+    assert scaled.points != plain.points

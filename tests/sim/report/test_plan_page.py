@@ -1,0 +1,89 @@
+"""A plan's page: every sentence of the plan, each with a figure; every point in a table; the answer where it belongs."""
+
+import msgspec
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from sim.plan.cli import plan as command
+from sim.plan.result import PlanResult
+from sim.report.plan_page import MOST_FINDINGS, document
+from tests.sim.plan.worlds import write_bursts
+from traces.report.document import Charts, Table, Words
+from traces.report.html import page
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory):
+    """The folder of a plan, and its result."""
+    folder = tmp_path_factory.mktemp("plan")
+    trace = write_bursts(folder / "bursts.csv")
+    app = typer.Typer()
+    app.command()(command)
+    args = ["--slo", "ttft_p99=1s,tpot_p99=80ms", "--hardware", "H100,L4", "--seeds", "2"]
+    result = CliRunner().invoke(
+        app, [str(trace), *args, "--out", str(folder / "out"), "--html", str(folder / "own.html")]
+    )
+    assert result.exit_code == 0, result.output
+    text = (folder / "out" / "plan.json").read_bytes()
+    return folder, msgspec.json.decode(text, type=PlanResult)
+
+
+def parts(made, kind):
+    return [part for section in made.sections for part in section.parts if isinstance(part, kind)]
+
+
+def test_page_is_written_beside_the_json_and_where_asked(planned):
+    folder, result = planned
+    text = (folder / "out" / "plan.html").read_text()
+    assert text == (folder / "own.html").read_text()
+    assert text == page(document(result, ["plan.json", "plan.csv"]))
+
+
+def test_every_sentence_is_there_and_those_that_open_have_figures(planned):
+    _, result = planned
+    made = document(result, [])
+    opening = [finding.sentence for finding in made.findings]
+    assert opening == result.findings[:MOST_FINDINGS]
+    rest = [line for part in parts(made, Words) for line in part.lines]
+    assert set(result.findings[MOST_FINDINGS:]) | set(result.assumptions) <= set(rest)
+    for finding in made.findings:
+        assert finding.figure, finding.sentence
+        assert finding.source
+        assert finding.picture, finding.sentence
+
+
+def test_every_point_and_machine_has_a_row_and_the_answer_is_marked(planned):
+    _, result = planned
+    tables = {table.name: table for table in parts(document(result, []), Table)}
+    assert len(tables["machine-table"].rows) == len(result.candidates)
+    points = sum(len(candidate.points) for candidate in result.candidates)
+    assert len(tables["points-table"].rows) == points
+    assert [row[-1] for row in tables["machine-table"].rows].count("the answer") == 1
+    answers = [row[-1] for row in tables["points-table"].rows].count("meets: the answer")
+    assert answers == sum(candidate.feasible for candidate in result.candidates)
+    best = result.candidates[result.best]
+    assert len(tables["variant-table"].rows) == len(best.sensitivity)
+
+
+def test_goodput_never_exceeds_what_was_offered(planned):
+    _, result = planned
+    drawn = {charts.name: charts for charts in parts(document(result, []), Charts)}
+    (chart,) = drawn["goodput"].charts
+    *kept, offered = chart.curves
+    for curve in kept:
+        assert curve.x == offered.x[1:]
+        assert all(y <= most + 1e-9 for y, most in zip(curve.y, offered.y[1:], strict=True))
+    assert {c.title.split()[0] for c in drawn["frontier"].charts} == {"ttft_p99", "tpot_p99"}
+
+
+def test_plan_without_an_answer_still_has_its_page(tmp_path):
+    trace = write_bursts(tmp_path / "bursts.csv")
+    app = typer.Typer()
+    app.command()(command)
+    out = tmp_path / "out"
+    result = CliRunner().invoke(
+        app, [str(trace), "--slo", "ttft_p99=1ms", "--hardware", "L4", "--quick", "--out", str(out)]
+    )
+    assert result.exit_code == 1, result.output
+    assert "cannot do it" in (out / "plan.html").read_text()

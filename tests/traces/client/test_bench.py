@@ -1,0 +1,182 @@
+"""`kilburn bench` from the outside: a real gateway with known timings, prefixes that hit, a prediction laid over, and an interrupt."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from tests.conftest import ROOT
+from tests.gateway.live import live, scripted
+from tests.traces.client.stub import Stub, running
+from traces.client.cli import bench
+
+STEP_S = 0.01
+
+
+def trace_file(folder, rows) -> str:
+    path = folder / "t.jsonl"
+    lines = ['{"format":"kilburn-trace","version":1,"hash_block_tokens":16}']
+    lines += [json.dumps(row) for row in rows]
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+def row(at_s, prompt=24, output=10, ids=None):
+    fields = {"arrival_ns": round(at_s * 1e9), "num_prompt": prompt, "num_output": output}
+    return fields | ({"hash_ids": ids} if ids else {})
+
+
+def call(*args):
+    app = typer.Typer()
+    app.command()(bench)
+    return CliRunner().invoke(app, [*map(str, args)])
+
+
+def pace(plan) -> None:
+    time.sleep(STEP_S)
+
+
+@pytest.mark.parametrize("endpoint", ["completions", "chat"])
+def test_gateway_with_known_steps_is_measured_true(tmp_path, endpoint):
+    trace = trace_file(tmp_path, [row(0.15 * i, prompt=60) for i in range(6)])
+    pieces = [f"word{i} ".encode() for i in range(40)]
+    served = scripted(pieces, num_blocks=2048, max_context=2048, pace=pace)
+    with live(served) as client:
+        result = call(
+            client.base_url, trace, "--endpoint", endpoint, "--json", tmp_path / "out.json", "--csv", tmp_path / "csv"
+        )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / "out.json").read_text())
+    assert report["requests"]["done"] == 6
+    assert report["target"]["model"] == "scripted"
+    assert report["target"]["measured_by"] == "/tokenize"
+    assert report["honesty"]["output_error"] == 0
+    assert abs(report["honesty"]["prompt_error"]) < 0.25
+    # A step takes 10 ms and gives a token; a prompt within the budget of 64 tokens takes one or two.
+    assert report["tpot_ms"]["min"] >= 1000 * STEP_S - 0.5
+    assert report["tpot_ms"]["p50"] <= 1000 * STEP_S + 8
+    assert 1000 * STEP_S - 0.5 <= report["ttft_ms"]["min"] <= 60
+    with (tmp_path / "csv" / "requests.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [r["state"] for r in rows] == ["done"] * 6
+    assert {r["output_tokens"] for r in rows} == {"10"}
+
+
+def test_blocks_that_are_equal_in_the_trace_hit_the_server_s_cache(tmp_path):
+    same = trace_file(tmp_path, [row(0.3 * i, prompt=52, ids=[1, 2, 3, 10 + i]) for i in range(4)])
+    served = scripted(num_blocks=2048, max_context=2048)
+    with live(served) as client:
+        result = call(client.base_url, same, "--warm-up", 0)
+        hits = hit_tokens(client)
+    assert result.exit_code == 0, result.output
+    (tmp_path / "b").mkdir()
+    other = trace_file(
+        tmp_path / "b",
+        [row(0.1 * i, prompt=52, ids=[40 + 4 * i + k for k in range(4)]) for i in range(4)],
+    )
+    with live(scripted(num_blocks=2048, max_context=2048)) as client:
+        assert call(client.base_url, other, "--warm-up", 0).exit_code == 0
+        assert hit_tokens(client) < hits / 4
+    assert hits >= 3 * 40
+
+
+def hit_tokens(client) -> float:
+    for line in client.get("/metrics").text.splitlines():
+        if line.startswith("kilburn_prefix_cache_hits"):
+            return float(line.split()[-1])
+    raise AssertionError("no such metric")
+
+
+def test_lengths_are_calibrated_by_usage_where_there_is_no_tokenize(tmp_path):
+    trace = trace_file(tmp_path, [row(0.05 * i, prompt=100) for i in range(4)])
+    with running(Stub()) as url:
+        result = call(url, trace, "--json", tmp_path / "out.json")
+    assert result.exit_code == 0, result.output
+    report = json.loads((tmp_path / "out.json").read_text())
+    assert report["target"]["tokens_per_word"] == 1
+    assert report["target"]["prompt_offset_tokens"] == 1
+    assert report["honesty"]["prompt_error"] == 0
+
+
+def test_run_is_laid_over_a_prediction(tmp_path):
+    trace = trace_file(tmp_path, [row(0.05 * i) for i in range(4)])
+    with running(Stub(ttft_s=0.05, gap_s=0.01)) as url:
+        assert call(url, trace, "--json", tmp_path / "first.json").exit_code == 0
+        result = call(
+            url, trace, "--against", tmp_path / "first.json", "--json", tmp_path / "out.json"
+        )
+        assert result.exit_code == 0, result.output
+        first = json.loads((tmp_path / "first.json").read_text())
+        against = json.loads((tmp_path / "out.json").read_text())["against"]
+        by_name = {f["name"]: f for f in against["figures"]}
+        assert by_name["TTFT p50"]["predicted"] == first["ttft_ms"]["p50"]
+        assert by_name["TTFT p50"]["error"] == pytest.approx(
+            first["ttft_ms"]["p50"] / by_name["TTFT p50"]["measured"] - 1
+        )
+        assert against["same_trace"]
+        assert "other run" in result.output
+        other = tmp_path / "other"
+        other.mkdir()
+        changed = trace_file(other, [row(0.05 * i, output=9) for i in range(4)])
+        result = call(
+            url, changed, "--against", tmp_path / "first.json", "--json", tmp_path / "out.json"
+        )
+    report = json.loads((tmp_path / "out.json").read_text())
+    assert not report["against"]["same_trace"]
+    assert any("another trace" in f["sentence"] for f in report["findings"])
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--endpoint", "embeddings"), "--endpoint must be completions or chat"),
+        (("--timeout-s", "0"), "--timeout-s must be above 0"),
+        (("--rate-scale", "-1"), "--rate-scale"),
+        (("--against", "t.jsonl"), "this is no JSON of"),
+        ((), "no answer to /v1/models"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(tmp_path, args, words):
+    trace = trace_file(tmp_path, [row(0)])
+    args = [trace if a == "t.jsonl" else a for a in args]
+    result = call("http://127.0.0.1:9", trace, *args)
+    assert result.exit_code == 2
+    assert words in " ".join(result.stderr.split())
+
+
+def test_run_in_which_everything_fails_has_exit_code_1(tmp_path):
+    trace = trace_file(tmp_path, [row(0)])
+    with running(Stub()) as url:
+        result = call(url, trace, "--model", "500", "--warm-up", 0)
+    assert result.exit_code == 1
+    assert "http 500" in result.output
+    assert "on fire" in result.output
+
+
+def test_ctrl_c_gives_the_report_so_far(tmp_path):
+    trace = trace_file(tmp_path, [row(0), row(0.05), row(60)])
+    out = tmp_path / "out.json"
+    stub = Stub(ttft_s=0.02, gap_s=0.5)
+    with running(stub) as url:
+        code = "import sys; from traces.client.cli import bench; import typer; typer.run(bench)"
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, url, trace, "--json", str(out)],
+            cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        deadline = time.monotonic() + 30
+        while len(stub.arrivals) < 2 and time.monotonic() < deadline:
+            time.sleep(0.02)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert "interrupted" in said
+    counts = json.loads(out.read_text())["requests"]
+    assert (counts["submitted"], counts["unfinished"], counts["never_sent"]) == (2, 2, 1)

@@ -1,0 +1,157 @@
+"""The open loop: requests leave when they are due, latencies count from then, and each ends in exactly one count."""
+
+import numpy as np
+import pytest
+
+from tests.traces.client.driving import SECOND, drive, request
+from tests.traces.client.stub import Stub, running
+from traces.client.measure import counts, honesty, latencies, over_time, throughput, times_of
+from traces.client.outcomes import State
+
+LOADED_MS = 120.0
+"""What a busy test machine may add to a wait."""
+
+
+def test_measured_times_are_the_server_s():
+    with running(Stub(ttft_s=0.08, gap_s=0.02)) as url:
+        driver = drive(url, [request(0.05 * i, output=11) for i in range(10)])
+    times = times_of(driver.outcomes)
+    assert driver.outcomes.count(State.DONE) == 10
+    assert np.all(times.ttft >= 79)
+    assert np.median(times.ttft) <= 80 + LOADED_MS / 4
+    assert np.all(times.tpot >= 19.9)
+    assert np.median(times.tpot) <= 30
+    assert np.allclose(times.e2e, times.ttft + 10 * times.tpot)
+    measured = latencies(driver.outcomes)
+    assert measured.distributions.gap_ms[100] == pytest.approx(20, abs=8)
+    assert driver.outcomes.num_gaps >= 90
+
+
+def test_server_that_stalls_hides_nothing():
+    """Requests that were due during a stall of a second have waited for its end, and were sent in time all the same."""
+    stub = Stub()
+    stub.stalls = [(0.3, 1.3)]
+    with running(stub) as url:
+        driver = drive(url, [request(0.05 * i) for i in range(40)])
+    outcomes = driver.outcomes
+    assert outcomes.count(State.DONE) == 40
+    due = outcomes.ints("due_ns") / SECOND
+    ttft = times_of(outcomes).ttft / 1000
+    during = (due > 0.35) & (due < 1.2)
+    assert during.sum() >= 15
+    assert np.all(ttft[during] >= 1.3 - due[during] - 0.03)
+    assert np.all(ttft[during] <= 1.3 - due[during] + 0.5)
+    assert honesty(outcomes).late_ms.p50 < 20
+    assert max(stub.arrivals) < 2.3
+    # A client that waits for an answer before it sends the next would have seen one slow request of forty, 25 ms in the mean.
+    assert latencies(outcomes).ttft.mean > 150
+
+
+def test_client_that_was_held_up_sends_late_says_so_and_counts_from_when_it_was_due():
+    with running(Stub()) as url:
+        driver = drive(url, [request(0.1 * i) for i in range(6)], held_up=(0.05, 0.35))
+    outcomes = driver.outcomes
+    late_ms = times_of(outcomes).late
+    assert late_ms[1] >= 250
+    assert late_ms[2] >= 150
+    assert late_ms[5] < LOADED_MS
+    assert honesty(outcomes).late_over_10ms >= 3
+    assert np.all(times_of(outcomes).ttft >= late_ms)
+
+
+KINDS = {
+    "500": "http 500",
+    "cut": "cut short",
+    "error": "error in the stream",
+    "garbage": "not an event of this API",
+    "empty": "no token",
+    "silent": "timeout",
+}
+
+
+@pytest.mark.parametrize("model", KINDS)
+def test_each_failure_has_its_name(model):
+    with running(Stub(gap_s=0.005)) as url:
+        driver = drive(url, [request(0.0), request(0.02)], model=model, timeout_s=0.5)
+    outcomes = driver.outcomes
+    assert outcomes.failures() == {KINDS[model]: 2}
+    found = counts(outcomes, driver.never_sent, driver.interrupted, driver.said)
+    assert found.submitted == found.done + sum(found.failed.values()) + found.unfinished == 2
+    if model == "500":
+        assert "on fire" in found.said["http 500"]
+
+
+def test_server_that_is_not_there():
+    with running(Stub()) as url:
+        pass
+    driver = drive(url, [request(0.0)])
+    assert driver.outcomes.failures() == {"no connection": 1}
+    assert driver.said["no connection"]
+
+
+def test_answer_without_usage_is_done_and_said():
+    with running(Stub(gap_s=0.01)) as url:
+        driver = drive(url, [request(0.0, output=5)], model="nousage")
+    assert driver.outcomes.count(State.DONE) == 1
+    assert honesty(driver.outcomes).without_usage == 1
+    assert times_of(driver.outcomes).tpot[0] >= 9.9
+
+
+def test_interrupted_run_counts_what_is_open_and_what_was_never_sent():
+    with running(Stub(ttft_s=5.0)) as url:
+        rows = [request(0.0), request(0.05), request(30.0), request(31.0)]
+        driver = drive(url, rows, stop_after_s=0.4)
+    found = counts(driver.outcomes, driver.never_sent, driver.interrupted, driver.said)
+    assert (found.submitted, found.unfinished, found.never_sent) == (2, 2, 2)
+    assert found.interrupted
+    assert throughput(driver.outcomes, driver.end_ns, 2).mean_open > 1
+    assert sum(over_time(driver.outcomes, driver.end_ns).done_per_s) == 0
+
+
+def test_nothing_is_sent_after_the_duration_and_what_is_open_is_waited_for():
+    with running(Stub(ttft_s=0.3)) as url:
+        driver = drive(
+            url, [request(0.0), request(0.1), request(0.4), request(9.0)], duration_s=0.2
+        )
+    assert driver.outcomes.count(State.DONE) == 2
+    assert driver.never_sent >= 1
+    assert driver.end_ns < 3 * SECOND
+
+
+def test_connections_are_used_again_and_one_that_was_just_closed_is_no_failure():
+    stub = Stub()
+    with running(stub) as url:
+        driver = drive(url, [request(0.08 * i) for i in range(8)])
+    assert driver.outcomes.count(State.DONE) == 8
+    assert driver.num_connections < 8
+    with running(Stub(keep_alive=False)) as url:
+        driver = drive(url, [request(0.03 * i) for i in range(8)])
+    assert driver.outcomes.count(State.DONE) == 8
+    with running(Stub()) as url:
+        driver = drive(url, [request(0.08 * i) for i in range(4)], model="stale")
+    assert driver.outcomes.count(State.DONE) == 4
+    assert driver.num_connections == 4
+
+
+def test_turn_of_a_session_waits_for_the_one_before_and_the_think_time():
+    stub = Stub(ttft_s=0.1)
+    rows = [
+        request(0.0, session=0, turn=0),
+        request(0.0, session=0, turn=1, after=0, think_ns=SECOND // 5),
+        request(0.0, session=0, turn=2, after=1, think_ns=0),
+    ]
+    with running(stub) as url:
+        driver = drive(url, rows)
+    assert driver.outcomes.count(State.DONE) == 3
+    first, second, third = stub.arrivals
+    assert second - first >= 0.1 + 0.2 - 0.005
+    assert third - second >= 0.1 - 0.005
+
+
+def test_many_at_one_instant_are_all_sent_at_once():
+    stub = Stub(ttft_s=0.2)
+    with running(stub) as url:
+        driver = drive(url, [request(0.3) for _ in range(100)])
+    assert driver.outcomes.count(State.DONE) == 100
+    assert throughput(driver.outcomes, driver.end_ns, 100).most_open == 100
+    assert max(stub.arrivals) - min(stub.arrivals) < 0.2 + LOADED_MS / 1000

@@ -1,0 +1,213 @@
+"""`kilburn bench`: flags to settings, progress, and the summary. Heavy imports wait until the command runs.
+
+Exit codes: 0 ok; 1 no request is done; 2 a setting, the server, a file or (under --strict) a row is wrong; 3 a fault of ours; 130 interrupted, after the report.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+SERVER = "Server"
+WORKLOAD = "Workload"
+OUTPUT = "Output"
+INTERRUPTED = 130
+
+
+def bench(
+    url: Annotated[
+        str,
+        typer.Argument(
+            metavar="URL",
+            help="Such as http://127.0.0.1:8000; with or without /v1.",
+            show_default=False,
+        ),
+    ],
+    trace: Annotated[
+        Path,
+        typer.Argument(
+            metavar="TRACE", help="A trace or a recording, of any format.", show_default=False
+        ),
+    ],
+    *,
+    endpoint: Annotated[
+        str, typer.Option(help="completions or chat.", rich_help_panel=SERVER)
+    ] = "completions",
+    model: Annotated[
+        str | None,
+        typer.Option(help="Else the first that /v1/models names.", rich_help_panel=SERVER),
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            help="Sent as a bearer token.",
+            envvar="OPENAI_API_KEY",
+            show_envvar=True,
+            rich_help_panel=SERVER,
+        ),
+    ] = None,
+    ignore_eos: Annotated[
+        bool,
+        typer.Option(
+            "--ignore-eos/--no-ignore-eos",
+            help="Ask the server to go on to the trace's length; servers that refuse the field need --no-ignore-eos.",
+            rich_help_panel=SERVER,
+        ),
+    ] = True,
+    temperature: Annotated[float, typer.Option(help="Of sampling.", rich_help_panel=SERVER)] = 0.0,
+    timeout_s: Annotated[
+        float,
+        typer.Option(
+            help="A request that is not over so long after it was due has failed.",
+            rich_help_panel=SERVER,
+        ),
+    ] = 600.0,
+    warm_up: Annotated[
+        int,
+        typer.Option(help="Short requests ahead of the run, in no figure.", rich_help_panel=SERVER),
+    ] = 1,
+    tokens_per_word: Annotated[
+        float | None,
+        typer.Option(
+            help="Of the prompts' words; else measured on the server.", rich_help_panel=SERVER
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(help="Only the first N requests.", metavar="N", rich_help_panel=WORKLOAD),
+    ] = None,
+    duration_s: Annotated[
+        float | None,
+        typer.Option(
+            help="Send nothing that is due later; what is open is waited for.",
+            rich_help_panel=WORKLOAD,
+        ),
+    ] = None,
+    arrivals: Annotated[
+        str | None,
+        typer.Option(
+            help="poisson:RATE, gamma:RATE:CV, weibull:RATE:CV, every:SECONDS or at-once, instead of the recorded times.",
+            rich_help_panel=WORKLOAD,
+        ),
+    ] = None,
+    open_loop: Annotated[
+        bool,
+        typer.Option(
+            "--open-loop",
+            help="Send requests of sessions at their recorded times.",
+            rich_help_panel=WORKLOAD,
+        ),
+    ] = False,
+    rate_scale: Annotated[
+        float,
+        typer.Option(help="So many times the requests in the same span.", rich_help_panel=WORKLOAD),
+    ] = 1.0,
+    time_scale: Annotated[
+        float,
+        typer.Option(help="Arrivals so many times as far apart.", rich_help_panel=WORKLOAD),
+    ] = 1.0,
+    system_tokens: Annotated[
+        int,
+        typer.Option(
+            help="Tokens of a prompt that is put before every request.", rich_help_panel=WORKLOAD
+        ),
+    ] = 0,
+    seed: Annotated[int, typer.Option(help="Of whatever is drawn.", rich_help_panel=WORKLOAD)] = 0,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Refuse a trace with a bad row.", rich_help_panel=WORKLOAD),
+    ] = False,
+    against: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSON of a replay, or of another run, to lay over the measurement.",
+            metavar="FILE",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    json: Annotated[
+        Path | None,
+        typer.Option(help="Write every figure to FILE.", metavar="FILE", rich_help_panel=OUTPUT),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write a report to FILE, one page that needs nothing else; JSON and CSV lie beside it.",
+            metavar="FILE",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write every figure and every request as CSV files to DIR.",
+            metavar="DIR",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+) -> None:
+    """Send a trace's requests to a server at their times, and report what came back."""
+    from rich.console import Console
+
+    from traces.client.against import read_prediction
+    from traces.client.bench import bench as run_bench
+    from traces.client.figures import BenchSettings
+    from traces.client.progress import progress
+    from traces.client.render import render
+    from traces.client.settings import check_settings, raise_open_files
+    from traces.client.target import find_target
+    from traces.client.write import write_csv, write_page
+    from traces.figures import write_figures
+    from traces.formats import open_trace
+    from traces.outputs import check_outputs
+    from traces.render import bad_rows
+    from traces.shaping import build_shaping
+    from traces.terminal import exit_on_error
+
+    with exit_on_error():
+        check_outputs(json, html, folder=csv)
+        settings = BenchSettings(
+            endpoint=endpoint, ignore_eos=ignore_eos, temperature=temperature, timeout_s=timeout_s, duration_s=duration_s, warm_up=warm_up,
+            shaping=build_shaping(
+                limit=limit, arrivals=arrivals, open_loop=open_loop, rate_scale=rate_scale, time_scale=time_scale,
+                system_tokens=system_tokens, seed=seed,
+            ),
+        )  # fmt: skip
+        kind = check_settings(settings, tokens_per_word)
+        prediction = read_prediction(against) if against is not None else None
+        rows = open_trace(trace, strict=strict)
+        raise_open_files()
+        target = find_target(
+            url, endpoint=kind, model=model, api_key=api_key, ignore_eos=ignore_eos, temperature=temperature, timeout_s=timeout_s
+        )  # fmt: skip
+        with progress() as watch:
+            run = run_bench(
+                target,
+                rows,
+                settings,
+                tokens_per_word=tokens_per_word,
+                against=prediction,
+                watch=watch,
+            )
+        if html is not None:
+            write_page(
+                html,
+                run,
+                json=json or html.with_suffix(".json"),
+                csv=csv or html.with_name(f"{html.stem}-csv"),
+            )
+        else:
+            if json is not None:
+                write_figures(run.report, json)
+            if csv is not None:
+                write_csv(csv, run)
+    console = Console(highlight=False)
+    report = run.report
+    bad = sum(report.trace.bad.values())
+    for part in bad_rows(report.trace.bad_rows, bad, report.trace.requests + bad):
+        console.print(part)
+    console.print(render(report))
+    if report.requests.interrupted:
+        raise typer.Exit(INTERRUPTED)
+    if not report.requests.done:
+        raise typer.Exit(1)
