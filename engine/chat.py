@@ -1,4 +1,4 @@
-"""A chat's messages to one prompt, by the Jinja template that comes with the model, run in a sandbox.
+"""A chat's messages to one prompt, by the Jinja template that comes with the model, run in a sandbox with bounds.
 
 Knows templates and the codec; knows nothing of HTTP. What people write in a chat can never become a control token: each of
 their texts that spells one out is broken by an escape character before the template sees it, and the codec takes the escape out
@@ -11,10 +11,10 @@ from typing import Final, NoReturn
 
 import jinja2
 import numpy as np
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 from numpy.typing import NDArray
 
 from engine.core.errors import RequestError, WeightsError
+from engine.template_sandbox import BoundedSandbox
 from engine.tokenizer import Codec
 
 Message = Mapping[str, str]
@@ -29,6 +29,7 @@ _TEMPLATE_FAULTS: Final = (
     AttributeError,
     ArithmeticError,
     RecursionError,
+    MemoryError,
 )
 """What code in a template can raise on messages that it was not written for."""
 
@@ -43,7 +44,8 @@ class ChatTemplate:
             WeightsError: the template is not valid Jinja.
         """
         self._codec = codec
-        self._template = None if source is None else _compile(source)
+        self._sandbox = _sandbox()
+        self._template = None if source is None else _compile(self._sandbox, source)
         texts = sorted((t for t in codec.control_texts if len(t) > 1), key=len, reverse=True)
         self._control = re.compile("|".join(map(re.escape, texts))) if texts else None
 
@@ -70,12 +72,13 @@ class ChatTemplate:
             )
         safe = [{key: self._broken(text, escape) for key, text in m.items()} for m in messages]
         try:
-            return self._template.render(
-                messages=safe,
-                add_generation_prompt=True,
-                bos_token=self._codec.bos_text,
-                eos_token=self._codec.eos_text,
-            )
+            with self._sandbox.bounds():
+                return self._template.render(
+                    messages=safe,
+                    add_generation_prompt=True,
+                    bos_token=self._codec.bos_text,
+                    eos_token=self._codec.eos_text,
+                )
         except _Refused as error:
             raise RequestError(
                 f"the model's chat template refuses these messages: {error}", param="messages"
@@ -99,14 +102,18 @@ def _refuse(message: str) -> NoReturn:
     raise _Refused(message)
 
 
-def _compile(source: str) -> jinja2.Template:
-    environment = ImmutableSandboxedEnvironment(
+def _sandbox() -> BoundedSandbox:
+    environment = BoundedSandbox(
         trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
     )
     environment.globals["raise_exception"] = _refuse
     environment.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "sort_keys": False}
+    return environment
+
+
+def _compile(sandbox: BoundedSandbox, source: str) -> jinja2.Template:
     try:
-        return environment.from_string(source)
+        return sandbox.template_of(source)
     except jinja2.TemplateSyntaxError as error:
         raise WeightsError(
             f"the chat template of the model file is not valid Jinja: line {error.lineno}: {error.message}"

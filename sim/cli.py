@@ -8,8 +8,20 @@ from typing import Annotated, Any
 
 import typer
 
+from traces.flags import (
+    SCHEDULER,
+    BlockSize,
+    KvGb,
+    MaxBatch,
+    MaxContext,
+    MaxPartialPrefills,
+    NumBlocks,
+    Policy,
+    TokenBudget,
+    Watermark,
+)
+
 MACHINE = "Machine"
-SCHEDULER = "Scheduler"
 WORKLOAD = "Workload"
 OUTPUT = "Output"
 
@@ -99,14 +111,8 @@ def replay(
             "--tensor-parallel", "--tp", help="Devices a replica.", rich_help_panel=MACHINE
         ),
     ] = 1,
-    num_blocks: Annotated[
-        int | None,
-        typer.Option(help="Size of the pool in blocks; else what fits.", rich_help_panel=MACHINE),
-    ] = None,
-    kv_gb: Annotated[
-        float | None,
-        typer.Option(help="Size of the pool in 10^9 bytes.", rich_help_panel=MACHINE),
-    ] = None,
+    num_blocks: NumBlocks = None,
+    kv_gb: KvGb = None,
     utilisation: Annotated[
         float,
         typer.Option(
@@ -123,27 +129,11 @@ def replay(
             callback=_use_preset,
         ),
     ] = None,
-    block_size: Annotated[
-        int, typer.Option(help="Tokens a block.", rich_help_panel=SCHEDULER)
-    ] = 16,
-    watermark: Annotated[
-        float,
-        typer.Option(
-            help="Share of the pool that admission leaves free.", rich_help_panel=SCHEDULER
-        ),
-    ] = 0.01,
-    max_batch: Annotated[
-        int, typer.Option(help="Most sequences at once.", rich_help_panel=SCHEDULER)
-    ] = 256,
-    token_budget: Annotated[
-        int, typer.Option(help="Most tokens computed in a step.", rich_help_panel=SCHEDULER)
-    ] = 2048,
-    max_context: Annotated[
-        int | None,
-        typer.Option(
-            help="Most tokens of a sequence; else the model's.", rich_help_panel=SCHEDULER
-        ),
-    ] = None,
+    block_size: BlockSize = 16,
+    watermark: Watermark = 0.01,
+    max_batch: MaxBatch = 256,
+    token_budget: TokenBudget = 2048,
+    max_context: MaxContext = None,
     open_plans: Annotated[
         int,
         typer.Option(
@@ -158,16 +148,8 @@ def replay(
             rich_help_panel=SCHEDULER,
         ),
     ] = True,
-    max_partial_prefills: Annotated[
-        int | None,
-        typer.Option(
-            help="Most prompts computed in parts at once; else as many as fit.",
-            rich_help_panel=SCHEDULER,
-        ),
-    ] = None,
-    policy: Annotated[
-        str, typer.Option(help="fcfs, priority or fair.", rich_help_panel=SCHEDULER)
-    ] = "fcfs",
+    max_partial_prefills: MaxPartialPrefills = None,
+    policy: Policy = "fcfs",
     preemption: Annotated[
         str, typer.Option(help="recompute, swap or auto.", rich_help_panel=SCHEDULER)
     ] = "recompute",
@@ -189,6 +171,26 @@ def replay(
         str,
         typer.Option(help="round-robin, least-loaded or prefix-aware.", rich_help_panel=MACHINE),
     ] = "round-robin",
+    allocator: Annotated[
+        str,
+        typer.Option(
+            help="paged; for comparison one contiguous run a sequence: max, pow2 or oracle.",
+            rich_help_panel=SCHEDULER,
+        ),
+    ] = "paged",
+    batching: Annotated[
+        str,
+        typer.Option(
+            help="continuous; for comparison static: batch after batch.", rich_help_panel=SCHEDULER
+        ),
+    ] = "continuous",
+    beam_width: Annotated[
+        int | None,
+        typer.Option(
+            help="Hypotheses of a beam search for each answer; else sampled.",
+            rich_help_panel=WORKLOAD,
+        ),
+    ] = None,
     num_sequences: Annotated[
         int, typer.Option("--n", help="Answers to each prompt.", rich_help_panel=WORKLOAD)
     ] = 1,
@@ -307,6 +309,9 @@ def replay(
             replicas_per_link=replicas_per_link,
             replicas=replicas,
             router=router,
+            allocator=allocator,
+            batching=batching,
+            beam_width=beam_width,
             num_sequences=num_sequences,
             limit=limit,
             arrivals=arrivals,

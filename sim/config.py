@@ -39,6 +39,12 @@ class ReplayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     max_context: Positive | None = None
     """None: the model's."""
     open_plans: Annotated[int, Meta(ge=1, le=2)] = 2
+    allocator: Literal["paged", "max", "pow2", "oracle"] = "paged"
+    """`paged`; for comparison one contiguous run a sequence: for the longest that may be, for the output rounded up to a power of two, or for
+    exactly what it will use.
+    """
+    batching: Literal["continuous", "static"] = "continuous"
+    """`static`, for comparison: who waits comes in only when nobody runs."""
     prefix_cache: bool = True
     max_partial_prefills: Positive | None = None
     policy: Literal["fcfs", "priority", "fair"] = "fcfs"
@@ -51,6 +57,8 @@ class ReplayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """So many replicas share a host's link."""
     num_sequences: Positive = 1
     """Answers to each prompt; each is as long as the trace says."""
+    beam_width: Annotated[int, Meta(ge=2)] | None = None
+    """Each answer is found by a beam search over so many hypotheses; None: sampled."""
     replicas: Annotated[int, Meta(ge=1, le=1024)] = 1
     router: Routing = "round-robin"
     shaping: Shaping = Shaping()
@@ -65,6 +73,22 @@ class ReplayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise ValueError(
                 f"--n ({self.num_sequences}) must be at most --max-batch ({self.max_batch})"
             )
+        if self.beam_width is not None and self.beam_width > self.max_batch:
+            raise ValueError(
+                f"--beam-width ({self.beam_width}) must be at most --max-batch ({self.max_batch})"
+            )
+        if self.beam_width is not None and self.num_sequences > 1:
+            raise ValueError("give either --n or --beam-width, not both")
+        if self.allocator != "paged":
+            if self.num_sequences > 1 or self.beam_width is not None:
+                raise ValueError(
+                    f"--allocator {self.allocator} keeps each sequence in one run and shares nothing; "
+                    "leave out --n and --beam-width"
+                )
+            if self.preemption != "recompute":
+                raise ValueError(
+                    f"--allocator {self.allocator} never preempts; leave out --preemption"
+                )
         if self.token_budget < self.max_batch:
             raise ValueError(
                 f"--token-budget ({self.token_budget}) must be at least --max-batch ({self.max_batch}), "

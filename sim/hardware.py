@@ -7,6 +7,7 @@ import os
 import time
 import tomllib
 from collections.abc import Callable
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -135,8 +136,9 @@ def find_hardware(name: str, extra: Path | None = None) -> Hardware:
     )
 
 
+@cache
 def measure_cpu(repeats: int = 5) -> Hardware:
-    """This machine, in under two seconds: the best of `repeats` float32 matrix products and of reads of a large array.
+    """This machine, in under two seconds, once a process: the best of `repeats` float32 matrix products and of reads of a large array.
 
     The bandwidth is that of one thread of NumPy reading; products use the threads that NumPy's BLAS uses.
     """

@@ -36,6 +36,8 @@ class Ledger:
 
     def __init__(self) -> None:
         self.arrival_ns = array("q")
+        self.admitted_ns = array("q")
+        """When it first got memory: the plan with its first positions was made."""
         self.first_token_ns = array("q")
         self.end_ns = array("q")
         self.num_prompt = array("i")
@@ -54,6 +56,7 @@ class Ledger:
     def arrive(self, arrival_ns: int, num_prompt: int, num_output: int) -> int:
         """The number of the new request. Amortised O(1)."""
         self.arrival_ns.append(arrival_ns)
+        self.admitted_ns.append(NEVER)
         self.first_token_ns.append(NEVER)
         self.end_ns.append(NEVER)
         self.num_prompt.append(num_prompt)
@@ -66,6 +69,10 @@ class Ledger:
         self._end(request, State.REJECTED, now)
         self.why[request] = code
         self.rejections[code] = self.rejections.get(code, 0) + 1
+
+    def admit(self, request: int, now: int) -> None:
+        """The request got memory for the first time."""
+        self.admitted_ns[request] = now
 
     def first_token(self, request: int, now: int) -> None:
         """The request has produced a token; only the first such call counts, recomputation gives no second."""

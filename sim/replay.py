@@ -10,16 +10,18 @@ import numpy as np
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from engine.core.allocator import Allocator
 from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig, SwapCosts
 from engine.core.errors import TraceError
 from engine.core.scheduler import Scheduler
 from sim.block_table import load_block_table
 from sim.config import ReplayConfig, config_hash
+from sim.contiguous import Contiguous
 from sim.cost import CostModel, prefill_work
 from sim.hardware import find_hardware
+from sim.hindsight import hindsight, totals_of
 from sim.ledger import Ledger, State
 from sim.models import find_model
-from sim.occupancy import Level as Totals
 from sim.pool import pool_budget
 from sim.pricing import load_source, make_cost
 from sim.report.biases import biases
@@ -100,7 +102,7 @@ def core_config(resolved: Resolved, cost: CostModel) -> CoreConfig:
             num_blocks=resolved.pool.num_blocks,
             block_size=settings.block_size,
             watermark=settings.watermark,
-            prefix_cache=settings.prefix_cache,
+            prefix_cache=settings.prefix_cache and settings.allocator == "paged",
             host_blocks=int(settings.host_gb * 1e9) // resolved.pool.block_bytes,
         ),
         scheduler=SchedulerConfig(
@@ -108,6 +110,7 @@ def core_config(resolved: Resolved, cost: CostModel) -> CoreConfig:
             token_budget=settings.token_budget,
             max_batch=settings.max_batch,
             max_partial_prefills=settings.max_partial_prefills,
+            batching=settings.batching,
             policy=settings.policy,
             preemption=settings.preemption,
             swap_costs=SwapCosts(
@@ -148,14 +151,25 @@ def simulate(
         until_ns = round(settings.until_s * 1e9)
     return run_twin(
         requests,
-        [Scheduler(core) for _ in range(settings.replicas)],
+        [Scheduler(core, _memory_of(resolved)) for _ in range(settings.replicas)],
         cost,
         router=make_router(settings.router),
-        num_sequences=settings.num_sequences,
+        num_sequences=settings.beam_width or settings.num_sequences,
+        beam_seed=settings.shaping.seed if settings.beam_width is not None else None,
         hash_block_tokens=hash_block_tokens,
         swap=swap,
         until_ns=until_ns,
         on_start=on_start,
+    )
+
+
+def _memory_of(resolved: Resolved) -> Allocator | None:
+    """An allocator to compare with; None for the engine's own."""
+    settings = resolved.settings
+    if settings.allocator == "paged":
+        return None
+    return Contiguous(
+        settings.allocator, resolved.pool.num_blocks, settings.block_size, resolved.max_context
     )
 
 
@@ -279,11 +293,6 @@ def _counts(ledger: Ledger, num_held_back: int) -> Counts:
     )
 
 
-def _totals(run: Run) -> Totals:
-    """Integrals over all replicas and all time."""
-    return Totals(*map(sum, zip(*(r.timeline.totals() for r in run.replicas), strict=True)))
-
-
 def _throughput(run: Run) -> Throughput:
     end_ns, replicas = run.replicas[0].timeline.end_ns, run.replicas
     prompt_tokens = run.ledger.done_prompt_tokens()
@@ -294,7 +303,7 @@ def _throughput(run: Run) -> Throughput:
 
     return Throughput(
         simulated_s=end_ns / 1e9,
-        busy_share=_totals(run).busy / (end_ns * len(replicas)) if end_ns else 0.0,
+        busy_share=totals_of(run).busy / (end_ns * len(replicas)) if end_ns else 0.0,
         steps=sum(r.num_steps for r in replicas),
         plans=sum(r.num_plans for r in replicas),
         prompt_tokens=prompt_tokens,
@@ -309,7 +318,7 @@ def _throughput(run: Run) -> Throughput:
 def _batch(run: Run) -> Batch:
     preempted = [r.preempted_ns[0] for r in run.replicas if r.preempted_ns]
     end_ns = max(1, run.replicas[0].timeline.end_ns)
-    totals = _totals(run)
+    totals = totals_of(run)
     return Batch(
         max=max(r.max_batch for r in run.replicas),
         mean_running=totals.running / end_ns,
@@ -326,10 +335,11 @@ def _batch(run: Run) -> Batch:
 
 
 def _memory(run: Run, resolved: Resolved) -> Memory:
-    block_size, pool_blocks = resolved.settings.block_size, resolved.pool.num_blocks
+    settings, pool_blocks = resolved.settings, resolved.pool.num_blocks
+    block_size = settings.block_size
     pool_tokens = pool_blocks * block_size * len(run.replicas)
     end_ns = max(1, run.replicas[0].timeline.end_ns)
-    totals = _totals(run)
+    totals = totals_of(run)
     allocated = totals.held_blocks * block_size
     cached = totals.cached_blocks * block_size
     queries = sum(r.scheduler.prefix_queries_tokens for r in run.replicas)
@@ -347,6 +357,13 @@ def _memory(run: Run, resolved: Resolved) -> Memory:
         mean_cached_tokens=cached / end_ns,
         mean_free_tokens=pool_tokens - (allocated + cached) / end_ns,
         used_share_of_allocated=totals.used_tokens / allocated if allocated else None,
+        unused_tokens_per_sequence=(
+            (allocated - totals.used_tokens) / totals.running
+            if totals.running and settings.allocator == "paged"
+            else None
+        ),
+        half_block_tokens=block_size / 2,
+        hindsight=hindsight(run, resolved, totals),
         prefix_queries_tokens=queries,
         prefix_hits_tokens=hits,
         prefix_hit_share=hits / queries if queries else None,

@@ -24,6 +24,7 @@ from engine.core.errors import InvariantError
 from engine.core.frames import FrameMap
 from engine.core.plan import Finish, Plan, Rejected, Request, Results, Transfer
 from engine.core.scheduler import Scheduler
+from sim.beams import Beams
 from sim.clock import Clock, Soon
 from sim.cost import CostModel, StepWork, repeated, work_of
 from sim.ledger import Ledger
@@ -51,8 +52,11 @@ class Replica:
         block_bytes: int = 0,
         number: int = 0,
         leaps: bool = True,
+        beams: Beams | None = None,
     ) -> None:
-        """Starts idle. `number` orders what happens to several replicas at one instant; blocks move over `link`."""
+        """Starts idle. `number` orders what happens to several replicas at one instant; blocks move over `link`; `beams` chooses among
+        hypotheses.
+        """
         self.scheduler = scheduler
         self.timeline = Timeline(len(IDLE))
         """Integrals of the fields of `Level`."""
@@ -76,6 +80,7 @@ class Replica:
         self._link = link
         self._block_bytes = block_bytes
         self._leaps = leaps
+        self._beams = beams
         self._occupancy = Occupancy(scheduler)
         self._max_open = scheduler.config.scheduler.max_open_plans
         self._rank = _FIRST_RANK + 2 * number
@@ -181,6 +186,9 @@ class Replica:
             return False
         self._open.append(answer)
         self._occupancy.opened(answer)
+        for request, index, _ in answer.admitted:
+            if index == 0:
+                self.ledger.admit(request, self._clock.now)
         return True
 
     def _come_back(self, delay: int, callback: Callable[[simpy.Event], None]) -> None:
@@ -351,7 +359,9 @@ class Replica:
             self._zeros = np.zeros((MOST_STEPS, 2 * size), np.int32)
             self._no_stops = np.zeros(2 * size, np.int8)
         tokens = self._zeros[:steps, :size] if steps > 1 else self._zeros[0, :size]
-        outcome = self.scheduler.commit(plan, Results(rows, tokens, self._no_stops[:size]), now)
+        parents = self._beams.parents(plan, rows) if self._beams is not None else None
+        results = Results(rows, tokens, self._no_stops[:size], parents)
+        outcome = self.scheduler.commit(plan, results, now)
         self.num_output_tokens += len(outcome.rows) if steps == 1 else int(outcome.counts.sum())
         if size > decodes:
             # Whoever decoded in this step had a token before; prompts that got their first are few.

@@ -13,6 +13,7 @@ from engine.core.errors import InvariantError
 from engine.core.ids import RequestId, TimeNs
 from engine.core.plan import Request
 from engine.core.scheduler import Scheduler
+from sim.beams import Beams
 from sim.clock import Clock
 from sim.cost import CostModel
 from sim.ledger import Ledger
@@ -54,6 +55,7 @@ class Fleet:
         *,
         router: Router,
         num_sequences: int,
+        beam_seed: int | None,
         hash_block_tokens: int,
         swap: SwapPath | None,
         leaps: bool,
@@ -74,11 +76,13 @@ class Fleet:
                     block_bytes=swap.block_bytes if swap is not None else 0,
                     number=number,
                     leaps=leaps,
+                    beams=Beams(beam_seed) if beam_seed is not None else None,
                 )
             )
         self._clock = clock
         self._router = router
         self._num_sequences = num_sequences
+        self._beam = beam_seed is not None
         self._hash_block_tokens = hash_block_tokens
 
     @property
@@ -102,6 +106,7 @@ class Fleet:
             row.num_prompt,
             row.num_output,
             num_sequences=self._num_sequences,
+            beam=self._beam,
             content=content,
         )
         rejected = replicas[chosen].submit(request)
@@ -118,6 +123,7 @@ def run_twin(
     *,
     router: Router | None = None,
     num_sequences: int = 1,
+    beam_seed: int | None = None,
     hash_block_tokens: int = 0,
     swap: SwapPath | None = None,
     until_ns: int | None = None,
@@ -132,6 +138,7 @@ def run_twin(
         cost: Prices steps.
         router: Chooses among replicas; round robin by default.
         num_sequences: Answers to each prompt.
+        beam_seed: They are the hypotheses of a beam search, whose choices are drawn from it; None: they are independent.
         hash_block_tokens: 0 where no request has hash ids.
         swap: How blocks get to the host and back, where schedulers swap.
         until_ns: Stop there.
@@ -149,6 +156,7 @@ def run_twin(
         cost,
         router=router or RoundRobin(),
         num_sequences=num_sequences,
+        beam_seed=beam_seed,
         hash_block_tokens=hash_block_tokens,
         swap=swap,
         leaps=leaps,

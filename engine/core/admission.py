@@ -51,10 +51,13 @@ class Admission:
         """Resumes what is off and admits what waits, as far as memory, batch and budget go; adds their first chunks."""
         book, table, limits = self._book, self._book.table, self._limits
         admitted: Admitted = []
+        closed = limits.batching == "static" and book.seats > 0
         partial = sum(count < table.target[row] - table.scheduled[row] for row, count in chunks)
         partial += len(book.prefilling) - len(chunks)
         while budget > 0:
             if limits.max_partial_prefills is not None and partial >= limits.max_partial_prefills:
+                break
+            if closed and not book.off:
                 break
             rows = self._admit_next(admitted, now)
             if rows is None:
@@ -105,7 +108,9 @@ class Admission:
         """Gives a new request its rows and its first sequence the frames of the prompt; the first row."""
         book, table, request = self._book, self._book.table, waiting.request
         row = table.take()
-        self._book.memory.open(row, request.content, request.salt, request.num_prompt)
+        self._book.memory.open(
+            row, request.content, request.salt, request.num_prompt, waiting.limit
+        )
         if self._book.memory.admit_group([(row, request.num_prompt)], 0, reserve) is not Grant.OK:
             self._book.memory.close(row)
             table.free(row)
@@ -140,6 +145,8 @@ class Admission:
         if not self._queue and not book.num_off:
             return True
         if book.seats >= self._limits.max_batch:
+            return True
+        if self._limits.batching == "static" and book.seats and not book.off:
             return True
         if self._shares is not None and not book.off:
             return False  # Growth changes who is served least.

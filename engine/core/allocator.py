@@ -68,8 +68,10 @@ class Allocator(Protocol):
         """The most positions that each of `num_rows` sequences can have when alone, the first `num_shared` equal."""
         ...
 
-    def open(self, row: int, content: Content | None, salt: str, num_prompt: int) -> None:
-        """`row` stands for a sequence that starts with `num_prompt` positions of `content`; it holds nothing yet."""
+    def open(
+        self, row: int, content: Content | None, salt: str, num_prompt: int, limit: int
+    ) -> None:
+        """`row` stands for a sequence that starts with `num_prompt` positions of `content` and ends at `limit` tokens; it holds nothing yet."""
         ...
 
     def close(self, row: int) -> None:
@@ -105,7 +107,7 @@ class Allocator(Protocol):
         ...
 
     def room_of(self, rows: Index) -> I64:
-        """Positions that each of `rows` has frames for."""
+        """Positions that each of `rows` has frames for: a block more than it needs at most, or all that it will ever need."""
         ...
 
     def grow_each(self, rows: Index, nth: Index) -> tuple[I32, int]:

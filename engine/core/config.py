@@ -40,6 +40,8 @@ class SchedulerConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Most sequences that run at once."""
     max_partial_prefills: Positive | None = None
     """Most prompts that are computed in parts at once; None: as many as fit."""
+    batching: Literal["continuous", "static"] = "continuous"
+    """`static`, for comparison: who waits comes in only when nobody runs, as many as one step's budget takes."""
     policy: Literal["fcfs", "priority", "fair"] = "fcfs"
     """Who is admitted next: by arrival; by class, then arrival; by class, then the tenant served least."""
     aging_ns: Annotated[int, Meta(ge=0)] = 0

@@ -15,6 +15,7 @@ import numpy as np
 from engine.core import log as records
 from engine.core.arrays import I32, I64, Index
 from engine.core.book import Book
+from engine.core.ids import RequestId
 from engine.core.plan import Plan
 
 
@@ -50,6 +51,8 @@ def most_steps(book: Book, plan: Plan) -> int:
         chunked = int(plan.rows[decodes])
         if book.prefilling[:1] != [chunked] or len(book.decoding) != decodes:
             return 1
+        if book.groups[RequestId(int(plan.requests[decodes]))].shared > starts[decodes]:
+            return 1  # Siblings wait for what it computes.
         # The step that completes the prompt is another one.
         left = int(table.target[chunked]) - int(starts[decodes]) - 1
         steps = left // int(plan.counts[decodes])

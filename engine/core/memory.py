@@ -95,8 +95,10 @@ class BlockManager:
 
     # -- sequences ---------------------------------------------------------------------------------------------
 
-    def open(self, row: int, content: Content | None, salt: str, num_prompt: int) -> None:
-        """`row` stands for a sequence that starts with `num_prompt` positions of `content`; it holds nothing yet."""
+    def open(
+        self, row: int, content: Content | None, salt: str, num_prompt: int, limit: int = 0
+    ) -> None:
+        """`row` stands for a sequence that starts with `num_prompt` positions of `content`; it holds nothing yet. Any limit is as good."""
         if content is not None and self._prefix_cache:
             self.contents.open(row, content, salt, num_prompt)
 

@@ -24,6 +24,8 @@ class Job(NamedTuple):
     """Of its result."""
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
+    label: str
+    """What is simulated, for people who wait."""
     whole_key: str | None = None
     """Where the run may be given up: the key of the same run without that. A run that was not given up stands for both."""
 
@@ -40,6 +42,9 @@ class Standing(NamedTuple):
     """Simulations, those from the cache included."""
     cached: int
     running: int
+    """Under way, or waiting for a worker."""
+    label: str
+    """Of the one that was asked for first; empty where none is."""
 
 
 def sure(result: Any) -> Any:
@@ -129,7 +134,8 @@ class Desk:
     def _tell(self) -> None:
         if self._watch is not None:
             done = self.num_jobs - len(self._jobs)
-            self._watch(Standing(done, self._cached, len(self._jobs)))
+            label = next((job.label for job in self._jobs.values()), "")
+            self._watch(Standing(done, self._cached, len(self._jobs), label))
 
 
 class _Asked(Generic[T]):

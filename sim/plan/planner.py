@@ -86,7 +86,7 @@ def plan(
     Args:
         question: All but the hardware.
         hardware: Names to compare.
-        prices: By name as the table spells it, instead of the table's.
+        prices: By name, as `hardware` spells it, instead of the table's.
         desk: Runs the simulations.
         trace: The question's, as `describe` has it.
         users: The question is how many users fit a fixed machine.
@@ -105,12 +105,17 @@ def plan(
         raise ConfigError("--users needs a trace of sessions; this one has none")
     machines = [find_hardware(name, question.files.hardware) for name in hardware]
     names = [machine.name for machine in machines]
+    given = {
+        machine.name: prices[name]
+        for name, machine in zip(hardware, machines, strict=True)
+        if name in prices
+    }
     if len(set(names)) != len(names):
         raise ConfigError(f"--hardware names {max(names, key=names.count)} twice")
     inquiries = [
-        size_users(question, machine.name, price_of(machine, prices))
+        size_users(question, machine.name, price_of(machine, given))
         if users
-        else size_fleet(question, machine.name, price_of(machine, prices), trace.sessions > 0)
+        else size_fleet(question, machine.name, price_of(machine, given), trace.sessions > 0)
         for machine in machines
     ]
     sized = desk.run(inquiries)
@@ -129,7 +134,7 @@ def plan(
             question.slo,
             resolved,
             [msgspec.to_builtins(machine) for machine in machines],
-            dict(prices),
+            given,
             [question.strict, question.only_fitting, question.max_replicas, question.max_users],
             [question.crowd, question.window_s, question.seeds],
             [question.with_autoscaling, question.with_sensitivity],

@@ -24,7 +24,7 @@ def line() -> Iterator[Callable[[Standing], None] | None]:
             cached = f", {standing.cached:,} of them cached" if standing.cached else ""
             shown.update(
                 task,
-                description=f"planning: {standing.done:,} simulations done{cached}, {standing.running:,} to do",
+                description=f"planning: {standing.done:,} simulations done{cached}, {standing.running:,} asked for, now {standing.label}",
             )
 
         yield watch

@@ -61,6 +61,7 @@ class Question(Struct, frozen=True, kw_only=True):
             Outcome,
             run_trial,
             (self.trace, machine, *arguments, most),
+            name_of(machine),
             whole if most is not None else None,
         )
 
@@ -69,13 +70,15 @@ class Question(Struct, frozen=True, kw_only=True):
         crowd = replace(self.crowd, users=users, seed=self.crowd.seed if seed is None else seed)
         arguments = (self.slo, self.strict, self.only_fitting, crowd)
         key = key_of("users", self.trace_sha256, _plain(machine), *arguments)
-        return Job(key, Outcome, run_users, (self.trace, machine, *arguments))
+        label = f"{users} users on {name_of(machine)}"
+        return Job(key, Outcome, run_users, (self.trace, machine, *arguments), label)
 
     def windows(self, machine: Resolved, windows: Windows) -> Job:
         """The fewest replicas of the machine in each of these windows."""
         arguments = (self.slo, self.strict, self.only_fitting, windows)
         key = key_of("windows", self.trace_sha256, _plain(machine), *arguments)
-        return Job(key, WindowCounts, fewest_by_window, (self.trace, machine, *arguments))
+        label = f"windows {windows.first} to {windows.end - 1} on {machine.hardware.name}"
+        return Job(key, WindowCounts, fewest_by_window, (self.trace, machine, *arguments), label)
 
 
 def build_crowd(watch_s: float, seed: int) -> Crowd:
@@ -87,6 +90,12 @@ def build_crowd(watch_s: float, seed: int) -> Crowd:
     if not 1 <= watch_s <= 1e7:
         raise ConfigError(f"--watch-s {watch_s:g}: from 1 second to 10 million")
     return Crowd(watched_s=watch_s, warm_up_s=watch_s / 6, seed=seed)
+
+
+def name_of(machine: Resolved) -> str:
+    """`3 x H100`, or `3 x (2 x H100)` where a replica is spread over two."""
+    degree, name = machine.settings.tensor_parallel, machine.hardware.name
+    return f"{machine.settings.replicas} x {f'({degree} x {name})' if degree > 1 else name}"
 
 
 def _plain(machine: Resolved) -> object:

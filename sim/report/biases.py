@@ -40,6 +40,14 @@ def biases(resolved: Resolved, trace_format: str, hash_block_tokens: int) -> lis
         said.append(
             f"The load was scaled (rate × {shaping.rate_scale:g}, gaps × {shaping.time_scale:g}); a real service that grows also changes its mix."
         )
+    if settings.beam_width is not None:
+        said.append(
+            f"Beam search over {settings.beam_width} hypotheses is modelled: each goes on with one drawn from its beam, all equally likely."
+        )
+    if settings.allocator != "paged":
+        said.append(
+            f"Memory is contiguous (reservation: {settings.allocator}, placed by a buddy allocator), as a baseline; no engine of ours works so."
+        )
     if settings.until_s is not None:
         said.append(
             f"The run was cut off at {settings.until_s:g} s; what was open then counts as unfinished."

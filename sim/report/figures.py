@@ -100,6 +100,22 @@ class Batch(Struct, frozen=True, kw_only=True):
     """Share of time that a direction of a link carried blocks; null without a host pool."""
 
 
+class Hindsight(Struct, frozen=True, kw_only=True):
+    """Where memory went, known once it is over (Kwon et al., figure 2): shares of the pool over the whole run, that add up to 1."""
+
+    token_states: float
+    reserved: float | None
+    """Held for positions that the same sequence used later; null for paged memory, which holds no run of them."""
+    internal: float | None
+    """Held for a sequence, and never used by it."""
+    unused: float
+    """Both: held and not used at the moment."""
+    rounding: float
+    """Lost because runs are powers of two."""
+    free: float
+    """In no run. Of contiguous memory, external waste as far as somebody waits for it."""
+
+
 class Memory(Struct, frozen=True, kw_only=True):
     """The KV pool by category, time-weighted over the whole run, in token positions. The four means add up to the pool, of all replicas."""
 
@@ -123,6 +139,12 @@ class Memory(Struct, frozen=True, kw_only=True):
     mean_free_tokens: float
     used_share_of_allocated: float | None
     """Integral of used over integral of allocated; null when nothing was ever allocated."""
+    unused_tokens_per_sequence: float | None
+    """Mean of the unused over mean running sequences: the tail of last blocks, and what is allocated a step ahead. Paged memory is
+    expected to waste half a block; null when nothing ran, or memory is not paged."""
+    half_block_tokens: float
+    """Half a block, to lay beside it."""
+    hindsight: Hindsight
     prefix_queries_tokens: int
     """Prompt tokens of admitted requests whose content is known."""
     prefix_hits_tokens: int

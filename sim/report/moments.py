@@ -48,6 +48,8 @@ def moments(
     Raises:
         TraceError: from reading the requests again.
     """
+    if resolved.settings.allocator != "paged":
+        return []
     wanted = [
         _Wanted(
             "Peak", run.replicas[report.memory.peak_replica].peak_ns, report.memory.peak_replica

@@ -48,9 +48,11 @@ class _Column(NamedTuple):
 
 
 _COLUMNS: Final = (
+    _Column("bad rows", "bad_rows", _count, is_rare=True),
     _Column("done", "done", _count),
     _Column("rejected", "rejected", _count, is_rare=True),
     _Column("unfinished", "unfinished", _count, is_rare=True),
+    _Column("never sent", "never_sent", _count, is_rare=True),
     _Column("tokens/s", "output_tokens_per_s", _rate),
     _Column("TTFT p50", "ttft_p50_ms", show_ms, is_wide=True),
     _Column("TTFT p99", "ttft_p99_ms", show_ms),

@@ -11,9 +11,13 @@ from sim.report.figures import ReplayReport
 from sim.sweep.axes import Axis, show
 
 FIGURES: Final[dict[str, Callable[[ReplayReport], float | int | None]]] = {
+    "bad_rows": lambda r: sum(r.trace.bad.values()),
+    "submitted": lambda r: r.requests.submitted,
     "done": lambda r: r.requests.done,
     "rejected": lambda r: sum(r.requests.rejected.values()),
+    "failed": lambda r: r.requests.failed,
     "unfinished": lambda r: r.requests.unfinished,
+    "never_sent": lambda r: r.requests.never_sent,
     "requests_per_s": lambda r: r.throughput.requests_per_s,
     "output_tokens_per_s": lambda r: r.throughput.output_tokens_per_s,
     "prompt_tokens_per_s": lambda r: r.throughput.prompt_tokens_per_s,

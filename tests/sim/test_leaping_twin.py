@@ -6,10 +6,12 @@ from array import array
 import msgspec
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig
 from engine.core.log import Preempted
 from engine.core.scheduler import Scheduler
+from sim.contiguous import Contiguous
 from sim.cost import StepWork
 from sim.occupancy import Level, Occupancy
 from sim.roofline import Roofline
@@ -93,9 +95,25 @@ class Case:
         self.router = rng.choice([RoundRobin, LeastLoaded, PrefixAware])
         self.num_sequences = rng.choice([1, 1, 1, 2])
         self.until_ns = rng.choice([None, None, rng.randint(1, 20_000)])
+        self.reservation = rng.choice([*[None] * 9, "max", "pow2", "oracle"])
+        memory, limits = self.config.memory, self.config.scheduler
+        batching = rng.choice([*["continuous"] * 9, "static"])
+        if self.reservation is not None:
+            self.num_sequences = 1
+            memory = replace(memory, prefix_cache=False)
+            limits = replace(limits, preemption="recompute")
+        self.config = CoreConfig(memory=memory, scheduler=replace(limits, batching=batching))
+
+    def scheduler(self) -> Scheduler:
+        if self.reservation is None:
+            return Scheduler(self.config)
+        size = self.config.memory
+        longest = size.block_size << (size.num_blocks.bit_length() - 1)
+        runs = Contiguous(self.reservation, size.num_blocks, size.block_size, longest)
+        return Scheduler(self.config, runs)
 
     def run(self, *, leaps: bool):
-        schedulers = [Scheduler(self.config) for _ in range(self.replicas)]
+        schedulers = [self.scheduler() for _ in range(self.replicas)]
         ran = run_twin(
             self.rows,
             schedulers,

@@ -180,6 +180,12 @@ def test_the_cheapest_wins_and_prices_decide(bursts):
     assert "given with --price" in " ".join(cheap.assumptions)
 
 
+def test_a_price_is_found_however_the_hardware_is_spelled(bursts):
+    asked = question(bursts, "ttft_p99=9s", settings={"tensor_parallel": 1})
+    [candidate] = plan(asked, ["h100"], {"h100": 1.5}).candidates
+    assert (candidate.hardware, candidate.usd_per_device_hour) == ("H100", 1.5)
+
+
 def test_hardware_without_a_price_comes_after_hardware_with_one(bursts, tmp_path):
     table = tmp_path / "mine.toml"
     table.write_text(

@@ -98,6 +98,21 @@ def test_a_point_that_fails_says_why_and_the_rest_go_on(kilburn, tmp_path):
     assert "unknown model 'nope'" in " ".join(result.output.split())
 
 
+def test_every_row_of_the_trace_is_counted_at_every_point(tmp_path):
+    trace = tmp_path / "t.csv"
+    trace.write_text(SAMPLE.read_text() + "\nyesterday,1,1\n")
+    with Workers(1) as workers:
+        axes = parse_axes(["num_blocks=200,none", "until_s=none,40"])
+        result = sweep(trace, {}, axes, workers=workers, cache=Cache(None))
+    for point in result.points:
+        figures = point.figures or {}
+        ends = ("done", "rejected", "failed", "unfinished")
+        assert figures["submitted"] == sum(figures[name] for name in ends)
+        if point.settings["until_s"] is None:
+            assert (figures["submitted"], figures["bad_rows"]) == (6, 1)
+            assert figures["rejected"] == (1 if point.settings["num_blocks"] else 0)
+
+
 def test_a_failure_is_not_cached(tmp_path):
     trace = tmp_path / "empty.csv"
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n")
