@@ -206,7 +206,8 @@ def _load(options: ServeOptions, console: Console) -> LoadedModel:
     suited: DtypeName = default_dtype() if options.device == "cpu" else "bfloat16"
     dtype: DtypeName = suited if options.dtype == "auto" else options.dtype
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    shown = console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
         return load_model(options.model, dtype, progress)
 
 

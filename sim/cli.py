@@ -275,6 +275,7 @@ def replay(
     from sim.report.terminal import render
     from traces.figures import write_figures
     from traces.formats import open_trace
+    from traces.outputs import check_outputs
     from traces.terminal import exit_on_error, with_progress
 
     if lockstep:
@@ -284,6 +285,7 @@ def replay(
             code = replay_lockstep(trace, typer.echo)
         raise typer.Exit(code)
     with exit_on_error():
+        check_outputs(json, html, folder=csv)
         config = build_config(
             model=model,
             hardware=hardware,

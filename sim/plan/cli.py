@@ -163,10 +163,12 @@ def plan(
     from sim.sweep.digest import file_digest
     from sim.sweep.workers import Workers
     from traces.figures import encode_figures
+    from traces.outputs import check_outputs
     from traces.report.html import page
     from traces.terminal import exit_on_error
 
     with exit_on_error():
+        check_outputs(json, csv, html, folder=out)
         base = parse_settings(settings or [])
         base.setdefault("model", model)
         seed = base.setdefault("seed", seed)

@@ -73,9 +73,11 @@ def sweep(
     from sim.sweep.runner import sweep as run
     from sim.sweep.workers import Workers
     from traces.figures import encode_figures
+    from traces.outputs import check_outputs
     from traces.terminal import exit_on_error
 
     with exit_on_error():
+        check_outputs(json, csv, folder=out)
         axes = parse_axes(axis or [])
         base = parse_settings(settings or [])
         for name, value in (("model", model), ("hardware", hardware)):
@@ -106,6 +108,7 @@ def sweep(
                 write_atomically(path, table)
     console = Console(highlight=False)
     console.print(render(result, console.width))
-    typer.echo(f"\n{len(result.points):,} points; written to {out}")
+    points = f"{len(result.points):,} point{'s' * (len(result.points) != 1)}"
+    typer.echo(f"\n{points}; written to {out}")
     if any(point.error is not None for point in result.points):
         raise typer.Exit(1)
