@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from engine.core.book import Status
-from engine.core.plan import Blocked, Finish
+from engine.core.plan import Finish
 from tests.engine.core.scheduler_driver import Driver, core_config
 
 
@@ -111,18 +110,4 @@ def test_a_step_that_fails_for_a_request_that_ended_leaves_what_was_found_before
     driver.commit({0: Finish.STOP})
     driver.commit(fail=True)
     assert hits_of(driver, [*range(8), 99]) == 2
-    driver.run_out()
-
-
-def test_of_a_preempted_request_what_had_committed_is_found_before_its_frames_come_back():
-    driver = Driver(core_config(6, 4, max_open_plans=2))
-    driver.submit(range(8), 14)
-    driver.submit(range(100, 108), 14)
-    scheduler = driver.scheduler
-    while Status.LEAVING not in scheduler.statuses().values():
-        if isinstance(driver.schedule(), Blocked):
-            driver.commit()
-    row = next(row for row, (request, _) in driver.sequence.items() if request == 1)
-    frames = scheduler.allocator.blocks_of(row)
-    assert scheduler.allocator.pool.indexed[frames[:2]].all()
     driver.run_out()
