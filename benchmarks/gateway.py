@@ -144,10 +144,12 @@ class Bench:
             added.append((came - made)[inside])
         crowd.leave()
         server.settled()
-        wanted = num * rate * (seconds - 0.5)
-        found = sum(map(len, added))
-        if abs(found - wanted) > 0.02 * wanted + 2 * num:
-            raise RuntimeError(f"{found} tokens came where {wanted:.0f} were due")
+        steps = int(((done >= begin) & (done < end - 500_000_000)).sum())
+        if sum(map(len, added)) != num * steps:
+            raise RuntimeError(f"{sum(map(len, added))} tokens came of {num * steps}")
+        kept = steps / (rate * (seconds - 0.5))
+        if kept < 0.95:
+            print(f"the machine is too busy: steps kept {kept:.0%} of the pace of {rate} a second")
         return np.concatenate(added) / 1e6
 
     def peak(self, server: ServerProcess, requests: list[bytes]) -> tuple[int, float, list[Reader]]:
