@@ -8,6 +8,7 @@ help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
 
 $(STAMP): pyproject.toml constraints.txt
+	@echo "Creating the environment in $(VENV), once: some 3 GB, most of them PyTorch. This takes minutes."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
@@ -32,7 +33,7 @@ test-all: $(STAMP) ## Everything, full matrices and soaks
 	KILBURN_HYPOTHESIS=nightly $(BIN)/python -m pytest -m "not gpu" --timeout 3600
 gpu: $(STAMP) ## Kernels and engine natively on this machine's GPU, then its benchmarks
 	TRITON_INTERPRET=0 $(BIN)/python -m pytest tests/kernels tests/engine/test_triton_*.py -k triton
-	@mkdir -p build && $(BIN)/python -m kernels.bench --json build/gpu_kernels.json && $(BIN)/python benchmarks/gpu_engine.py --json build/gpu_engine.json
+	@mkdir -p build && $(BIN)/python benchmarks/gpu_engine.py --json build/gpu_engine.json && $(BIN)/python -m kernels.bench --json build/gpu_kernels.json --block-costs build/gpu_block_costs.json
 golden: $(STAMP) ## Record the golden files anew; review the difference
 	$(BIN)/python -m pytest -k golden --rewrite-golden
 bench: $(STAMP) ## Run the benchmarks

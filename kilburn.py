@@ -1,5 +1,7 @@
 """The command line. Each command is defined beside what it runs; none is imported before its turn."""
 
+from typing import Annotated
+
 import typer
 
 from gateway.cli import key, serve
@@ -14,8 +16,31 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="A streaming LLM gateway that manages the KV cache as virtual memory, and a twin that predicts it.",
 )
+
+
+def _tell_version(asked: bool) -> None:
+    if asked:
+        from gateway.feed import own_version
+
+        typer.echo(f"kilburn {own_version()}")
+        raise typer.Exit
+
+
+@app.callback()
+def kilburn(
+    _: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Tell the version and stop.", callback=_tell_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """What all commands share."""
+
+
 app.command()(serve)
 app.command()(key)
 app.command()(replay)

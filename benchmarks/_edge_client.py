@@ -66,12 +66,18 @@ class Reader:
 
 
 class Crowd:
-    """Many readers under one epoll."""
+    """Many readers under one epoll. A context, which closes all."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self._address = address
         self._poll = select.epoll()
         self.readers: dict[int, Reader] = {}
+
+    def __enter__(self) -> "Crowd":
+        return self
+
+    def __exit__(self, *raised: object) -> None:
+        self.leave()
 
     def join(self, requests: list[bytes]) -> list[Reader]:
         """Opens a connection for each of `requests` and sends it; reads meanwhile what comes."""
@@ -126,4 +132,5 @@ class Crowd:
         """Closes all."""
         for reader in self.readers.values():
             reader.socket.close()
+        self.readers.clear()
         self._poll.close()

@@ -212,7 +212,7 @@ def compare(repeats: Sequence[dict[str, float]], predicted: dict[str, float]) ->
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--learn-s", type=float, default=40.0)
+    parser.add_argument("--learn-s", type=float, default=60.0)
     parser.add_argument("--test-s", type=float, default=25.0)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--threads", type=int)

@@ -15,7 +15,8 @@ from engine.adjust import FORBIDDEN, Drawn, SpecialRow
 from engine.executor import SamplingParams, TokenLogprobs
 from engine.models.device import Accelerator, Packed
 from engine.sampling import SamplingRows
-from kernels.sampling.draw import IN_PROMPT, SamplingColumns, draw, top_logprobs
+from kernels.sampling.adjust import IN_PROMPT
+from kernels.sampling.draw import SamplingColumns, draw, top_logprobs
 
 I32 = NDArray[np.int32]
 

@@ -107,6 +107,9 @@ class Executor(Protocol):
 
     The runner keeps for each row: its block table (changed only by plan deltas), and its token ids (prompt, then what it
     sampled itself), so that a plan may be executed before the driver has seen the step before.
+
+    A step that fails has been taken in all the same: its `new` rows and its table deltas count for the steps after it, which name only what
+    has changed since. Its positions and its copies hold anything.
     """
 
     num_blocks: int

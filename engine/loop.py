@@ -10,25 +10,23 @@ it is made. A boundary follows each step that ends, and such inputs for which a 
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 import anyio
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from engine.alarm import Alarm
 from engine.audience import Audience, Heard
 from engine.core.config import CoreConfig
 from engine.core.content import TokenContent
 from engine.core.errors import (
     CapacityError,
-    ConfigError,
     ExecutorError,
     InvariantError,
-    RequestError,
 )
 from engine.core.frames import FrameMap
 from engine.core.ids import RequestId, TimeNs
@@ -36,32 +34,31 @@ from engine.core.plan import (
     Finish,
     MemoryReport,
     Plan,
-    Rejected,
     Request,
     StepFailed,
-    Transfer,
 )
 from engine.core.scheduler import Scheduler
+from engine.crew import Crew, MoveDone, StepDone
 from engine.desk import CallRecorder, Counters, Desk, Watcher
-from engine.executor import Executor, NewSequence, Sampled
+from engine.executor import Executor, Sampled
+from engine.fit import check_fit, check_tokens, refusal
 from engine.integrity import LastCalls
 from engine.requests import Generation
 from engine.streams import Codec, Stream
-from engine.transfers import carry_out
-from engine.worker import Died, Done, Worker
+from engine.waiting import WaitingRoom
 
 _LOG = logging.getLogger(__name__)
 
 _STOPPED = "the server is shutting down"
 
-_SHORTEST_TIMER_S: Final = 1e-3
-"""A timer that is due rings at the next boundary; only where there is none, it rings by itself, and then not more often."""
-
-Step = tuple[Plan, list[NewSequence]]
-
 
 class Recorder(CallRecorder, Protocol):
     """Where a live run goes. Must neither raise nor block."""
+
+    @property
+    def failure(self) -> str | None:
+        """Why nothing is recorded any more, if something went wrong."""
+        ...
 
     def prompt(self, request: RequestId, tokens: NDArray[np.int32]) -> None:
         """Content of a request, just before its submission is recorded."""
@@ -125,7 +122,7 @@ class Engine:
         Raises:
             ConfigError: `config` asks for a pool or a context that the executor does not have.
         """
-        _check_fit(executor, config)
+        check_fit(executor, config)
         if recorder is None and not check_every_step:
             quiet = msgspec.structs.replace(config.scheduler, log=False)
             config = msgspec.structs.replace(config, scheduler=quiet)
@@ -135,26 +132,18 @@ class Engine:
         self._codec = codec
         self._clock = clock
         self._recorder = recorder
-        self._max_queue_requests = max_queue_requests
-        self._max_queue_tokens = max_queue_tokens
         self._stop_limit_s = stop_limit_s
         self._last_calls = LastCalls(dump, recorder) if check_every_step else None
         self._desk = Desk(Scheduler(config), clock, self._last_calls or recorder)
         self._audience = Audience()
         self._observer: Observer | None = None
-        self._waiting: dict[int, int] = {}
-        """Prompt lengths of requests that were never admitted."""
-        self._waiting_tokens = 0
+        self._waiting = WaitingRoom(max_queue_requests, max_queue_tokens)
         self._next_id = 0
-        self._model: Worker[Step, Sampled] | None = None
-        self._mover: Worker[Transfer, None] | None = None
-        self._steps_done: deque[Done[Step, Sampled]] = deque()
-        self._moves_done: deque[Done[Transfer, None]] = deque()
-        self._died: Died | None = None
         self._wake = asyncio.Event()
+        self._alarm = Alarm(clock, self._wake)
+        self._crew: Crew | None = None
         self._wanted = False
         """An input came while a plan could be opened, and no boundary followed yet."""
-        self._timer: tuple[TimeNs, asyncio.TimerHandle] | None = None
         self._stopping = False
         self._closed: str | None = None
         self._broken: InvariantError | None = None
@@ -175,6 +164,11 @@ class Engine:
     def counters(self) -> Counters:
         """What happened so far."""
         return self._desk.counters
+
+    @property
+    def recording(self) -> bool:
+        """Whether what happens is being recorded; not any more once that has failed."""
+        return self._recorder is not None and self._recorder.failure is None
 
     def memory(self) -> MemoryReport:
         """The pools and the queues now."""
@@ -206,29 +200,18 @@ class Engine:
         if self._closed is not None or self._stopping:
             raise CapacityError(self._closed or _STOPPED)
         prompt = generation.prompt
-        if (
-            len(prompt)
-            and not 0 <= int(prompt.min()) <= int(prompt.max()) < self._executor.vocab_size
-        ):
-            raise RequestError(
-                f"the prompt has a token id outside 0 to {self._executor.vocab_size - 1}",
-                param="prompt",
-                code="token_out_of_range",
-            )
-        self._check_queue(len(prompt))
+        check_tokens(generation, self._executor.vocab_size)
+        self._waiting.check(len(prompt))
         request = self._request(generation)
         if self._recorder is not None:
             self._recorder.prompt(request.id, prompt)
         rejected = self._desk.submit(request)
         self._next_id += 1
         if rejected is not None:
-            raise RequestError(
-                rejected.message, param=_param_at_fault(rejected, generation), code=rejected.code
-            )
+            raise refusal(rejected, generation)
         stream = Stream(request.id, generation, self._codec, self._abort, self._audience.announce)
         self._audience.add(stream)
-        self._waiting[request.id] = len(prompt)
-        self._waiting_tokens += len(prompt)
+        self._waiting.enter(request.id, len(prompt))
         self._take_input()
         self._set_timer()
         return stream
@@ -264,22 +247,17 @@ class Engine:
             InvariantError: the core broke; nothing it says can be trusted any more.
             RuntimeError: it has been run before.
         """
-        if self._model is not None:
+        if self._crew is not None:
             raise RuntimeError("an engine runs once")
-        executor, clock = self._executor, self._clock
-        self._model = Worker("model runner", lambda s: executor.execute(*s), clock, self._step_done)
-        self._mover = Worker(
-            "block copier", lambda t: carry_out(executor, t), clock, self._move_done
-        )
-        self._model.start()
-        self._mover.start()
+        crew = self._crew = Crew(self._executor, self._clock, self._wake)
+        crew.start()
         reason, core_is_sound = _STOPPED, True
         self._set_timer()
         try:
             while not self._stopping:
                 await self._wake.wait()
                 self._wake.clear()
-                self._turn()
+                self._turn(crew)
         except ExecutorError as error:
             reason = error.message
             raise
@@ -295,31 +273,14 @@ class Engine:
             try:
                 self._fail_open_streams(reason, core_is_sound)
             finally:
-                if self._timer is not None:
-                    self._timer[1].cancel()
-                self._model.finish()
-                self._mover.finish()
+                self._alarm.set(None)
+                crew.finish()
                 with anyio.move_on_after(self._stop_limit_s, shield=True):
-                    await self._model.ended()
-                    await self._mover.ended()
+                    await crew.ended()
                     if core_is_sound:
-                        self._commit_what_is_open(reason)
+                        self._commit_what_is_open(crew, reason)
 
     # -- boundaries --------------------------------------------------------------------------------------------
-
-    def _step_done(self, done: Done[Step, Sampled] | Died) -> None:
-        if isinstance(done, Died):
-            self._died = done
-        else:
-            self._steps_done.append(done)
-        self._wake.set()
-
-    def _move_done(self, done: Done[Transfer, None] | Died) -> None:
-        if isinstance(done, Died):
-            self._died = done
-        else:
-            self._moves_done.append(done)
-        self._wake.set()
 
     def _take_input(self) -> None:
         """An input has reached the core: a boundary follows if a plan could be opened."""
@@ -327,38 +288,35 @@ class Engine:
             self._wanted = True
             self._wake.set()
 
-    def _turn(self) -> None:
+    def _turn(self, crew: Crew) -> None:
         if self._broken is not None:
             raise self._broken
-        while self._moves_done:
-            self._take_in_move(self._moves_done.popleft())
+        for move in crew.moves():
+            self._take_in_move(move)
             self._take_input()
-        while self._steps_done:
-            self._complete(self._steps_done.popleft())
-        if self._died is not None:
-            raise ExecutorError(f"the {self._died.name} died") from self._died.cause
+        for step in crew.steps():
+            self._complete(crew, step)
+        crew.check()
         self._expire()
         if self._wanted and not self._stopping:
             self._wanted = False
-            self._dispatch(self._desk.plan())
+            self._dispatch(crew, self._desk.plan())
         self._set_timer()
 
-    def _dispatch(self, plans: list[Plan]) -> None:
-        """After a boundary: the workers are given what the core decided."""
-        assert self._model is not None
-        assert self._mover is not None
+    def _dispatch(self, crew: Crew, plans: list[Plan]) -> None:
+        """After a boundary: the threads are given what the core decided."""
         if self._last_calls is not None:
             self._desk.check()
         for plan in plans:
             for request, index, _ in plan.admitted:
-                self._leave_queue(request)
+                self._waiting.leave(request)
                 if index == 0 and self._observer is not None:
                     self._observer.admitted(request)
-            self._model.put((plan, self._audience.admit(plan)))
+            crew.run_step(plan, self._audience.admit(plan))
         for transfer in self._desk.take_transfers():
-            self._mover.put(transfer)
+            crew.move(transfer)
 
-    def _complete(self, done: Done[Step, Sampled]) -> None:
+    def _complete(self, crew: Crew, done: StepDone) -> None:
         """Commits a step and delivers what the commit accepted."""
         plan = self._desk.open_plans[0]
         heard = self._hear(plan, done.outcome)
@@ -366,7 +324,7 @@ class Engine:
             self._observer.stepped(plan.num_tokens, (done.ended - done.started) / 1e9)
         self._wanted = False
         outcome, plans = self._desk.commit(heard.results, done.started, done.ended)
-        self._dispatch(plans)
+        self._dispatch(crew, plans)
         self._audience.deliver(outcome, heard)
 
     def _hear(self, plan: Plan, outcome: Sampled | ExecutorError) -> Heard:
@@ -377,7 +335,7 @@ class Engine:
             self._recorder.sampled(plan.step, outcome.tokens)
         return heard
 
-    def _take_in_move(self, done: Done[Transfer, None]) -> None:
+    def _take_in_move(self, done: MoveDone) -> None:
         ok = not isinstance(done.outcome, ExecutorError)
         if not ok:
             _LOG.warning("a transfer of blocks failed, and is computed instead: %s", done.outcome)
@@ -394,28 +352,14 @@ class Engine:
         if timer is None or timer > self._clock():
             return
         for request in self._desk.expire():
-            self._leave_queue(request)
+            self._waiting.leave(request)
             self._audience.end(request, Finish.DEADLINE)
         self._take_input()
 
     def _set_timer(self) -> None:
         """Sees to a turn when the core's next timer is due."""
-        if self._model is None or self._closed is not None:
-            return
-        due = self._desk.next_timer()
-        if self._timer is not None:
-            if self._timer[0] == due:
-                return
-            self._timer[1].cancel()
-            self._timer = None
-        if due is not None:
-            delay = max((due - self._clock()) * 1e-9, _SHORTEST_TIMER_S)
-            handle = asyncio.get_running_loop().call_later(delay, self._ring)
-            self._timer = (due, handle)
-
-    def _ring(self) -> None:
-        self._timer = None
-        self._wake.set()
+        if self._crew is not None and self._closed is None:
+            self._alarm.set(self._desk.next_timer())
 
     # -- ends --------------------------------------------------------------------------------------------------
 
@@ -426,25 +370,20 @@ class Engine:
             self._broken = error
             self._wake.set()
             return
-        self._leave_queue(stream.request_id)
+        self._waiting.leave(stream.request_id)
         self._audience.end(stream.request_id, Finish.ABORTED)
         self._take_input()
-
-    def _leave_queue(self, request: int) -> None:
-        self._waiting_tokens -= self._waiting.pop(request, 0)
 
     def _fail_open_streams(self, reason: str, core_is_sound: bool) -> None:
         requests = self._audience.fail_all(reason)
         self._waiting.clear()
-        self._waiting_tokens = 0
         if core_is_sound:
             for request in requests:
                 self._desk.abort(request)
 
-    def _commit_what_is_open(self, reason: str) -> None:
-        """After the workers have stopped: results of aborted requests, and steps that never ran, leave nothing held."""
-        done = {step.job[0].step: step for step in self._steps_done}
-        self._steps_done.clear()
+    def _commit_what_is_open(self, crew: Crew, reason: str) -> None:
+        """After the threads have stopped: results of aborted requests, and steps that never ran, leave nothing held."""
+        done = {step.job[0].step: step for step in crew.steps()}
         for plan in self._desk.open_plans:
             step = done.get(plan.step)
             if step is not None:
@@ -453,44 +392,5 @@ class Engine:
             else:
                 now = self._clock()
                 self._desk.commit(StepFailed(reason), now, now)
-        while self._moves_done:
-            self._take_in_move(self._moves_done.popleft())
-
-    # -- refusals ----------------------------------------------------------------------------------------------
-
-    def _check_queue(self, num_prompt: int) -> None:
-        if len(self._waiting) >= self._max_queue_requests:
-            raise CapacityError(
-                f"{len(self._waiting)} requests are waiting already; try again later"
-            )
-        if self._waiting and self._waiting_tokens + num_prompt > self._max_queue_tokens:
-            raise CapacityError(
-                f"{self._waiting_tokens} prompt tokens are waiting already; try again later"
-            )
-
-
-def _param_at_fault(rejected: Rejected, generation: Generation) -> str:
-    if rejected.code == "bad_num_sequences":
-        return "n"
-    if rejected.code == "bad_max_tokens":
-        return "max_tokens"
-    if rejected.code == "empty_prompt" or generation.max_tokens in (None, 1):
-        return "prompt"
-    return "max_tokens"
-
-
-def _check_fit(executor: Executor, config: CoreConfig) -> None:
-    memory = config.memory
-    if (memory.num_blocks, memory.block_size) != (executor.num_blocks, executor.block_size):
-        raise ConfigError(
-            f"the core is set to {memory.num_blocks} blocks of {memory.block_size} positions, "
-            f"but the model runner has {executor.num_blocks} of {executor.block_size}"
-        )
-    if memory.host_blocks > executor.host_blocks:
-        raise ConfigError(
-            f"the core is set to swap to {memory.host_blocks} host blocks, but the model runner has {executor.host_blocks}"
-        )
-    if config.scheduler.max_context > executor.max_context:
-        raise ConfigError(
-            f"max_context is {config.scheduler.max_context}, but the model holds at most {executor.max_context}"
-        )
+        for move in crew.moves():
+            self._take_in_move(move)

@@ -172,6 +172,7 @@ class Choice:
         """Of the plans that work for it, from its first admission on."""
         self._codec = codec
         self._stop_tokens = stream.ends
+        self._min_tokens = stream.generation.sampling.min_tokens
         self._detokenizer = self._fresh()
         self._logprobs: list[tuple[int, TokenLogprobs]] = []
         self._accepted: list[int] = []
@@ -194,8 +195,7 @@ class Choice:
 
     def sampled(self, token: int, logprobs: TokenLogprobs | None = None) -> bool:
         """Decodes a token that a commit may accept or discard; whether the answer stops with it."""
-        early = len(self._accepted) < self.stream.generation.sampling.min_tokens
-        if token in self._stop_tokens and not early:
+        if token in self._stop_tokens and len(self._accepted) >= self._min_tokens:
             self._tentative = (token, "", logprobs)
             return True
         text, stopped = self._detokenizer.push((token,))
@@ -235,16 +235,12 @@ class Choice:
 
     def take(self) -> Delta:
         """What came since it was last taken."""
-        delta = Delta(
-            "".join(self._text),
-            self._num_tokens,
-            self.finish,
-            self.error,
-            self.index,
-            tuple(self._logprobs),
-        )
-        self._text.clear()
-        self._logprobs.clear()
+        texts, logprobs = self._text, self._logprobs
+        text = texts[0] if len(texts) == 1 else "".join(texts)
+        said = tuple(logprobs) if logprobs else ()
+        delta = Delta(text, self._num_tokens, self.finish, self.error, self.index, said)
+        texts.clear()
+        logprobs.clear()
         self._num_tokens = 0
         self._waits_to_be_read = False
         return delta

@@ -8,9 +8,21 @@ from typing import Annotated
 
 import typer
 
+from traces.flags import (
+    MEMORY,
+    SCHEDULER,
+    BlockSize,
+    KvGb,
+    MaxBatch,
+    MaxContext,
+    MaxPartialPrefills,
+    NumBlocks,
+    Policy,
+    TokenBudget,
+    Watermark,
+)
+
 MODEL = "Model"
-MEMORY = "KV memory"
-SCHEDULER = "Scheduler"
 SERVER = "Server"
 RECORDING = "Recording"
 
@@ -36,24 +48,10 @@ def serve(
         int | None,
         typer.Option(help="Of the model; else one a physical core.", rich_help_panel=MODEL),
     ] = None,
-    block_size: Annotated[
-        int, typer.Option(help="Token positions of a block.", rich_help_panel=MEMORY)
-    ] = 16,
-    num_blocks: Annotated[
-        int | None,
-        typer.Option(help="Size of the pool in blocks.", rich_help_panel=MEMORY),
-    ] = None,
-    kv_gb: Annotated[
-        float | None,
-        typer.Option(
-            help="Size of the pool in 10^9 bytes; else a share of what is free.",
-            rich_help_panel=MEMORY,
-        ),
-    ] = None,
-    watermark: Annotated[
-        float,
-        typer.Option(help="Share of the pool that admission leaves free.", rich_help_panel=MEMORY),
-    ] = 0.01,
+    block_size: BlockSize = 16,
+    num_blocks: NumBlocks = None,
+    kv_gb: KvGb = None,
+    watermark: Watermark = 0.01,
     prefix_cache: Annotated[
         bool,
         typer.Option(
@@ -85,12 +83,7 @@ def serve(
         float | None,
         typer.Option(help="For auto: how fast prompts are computed.", rich_help_panel=SCHEDULER),
     ] = None,
-    policy: Annotated[
-        str,
-        typer.Option(
-            help="Who is admitted next: fcfs, priority or fair.", rich_help_panel=SCHEDULER
-        ),
-    ] = "fcfs",
+    policy: Policy = "fcfs",
     aging_s: Annotated[
         float,
         typer.Option(
@@ -98,12 +91,7 @@ def serve(
             rich_help_panel=SCHEDULER,
         ),
     ] = 0.0,
-    max_partial_prefills: Annotated[
-        int | None,
-        typer.Option(
-            help="Most prompts that are computed in parts at once.", rich_help_panel=SCHEDULER
-        ),
-    ] = None,
+    max_partial_prefills: MaxPartialPrefills = None,
     check_every_step: Annotated[
         bool,
         typer.Option(
@@ -112,18 +100,9 @@ def serve(
             rich_help_panel=SCHEDULER,
         ),
     ] = False,
-    max_context: Annotated[
-        int | None,
-        typer.Option(
-            help="Most tokens of one request; else the model's.", rich_help_panel=SCHEDULER
-        ),
-    ] = None,
-    max_batch: Annotated[
-        int, typer.Option(help="Most sequences that run at once.", rich_help_panel=SCHEDULER)
-    ] = 64,
-    token_budget: Annotated[
-        int, typer.Option(help="Most positions computed in a step.", rich_help_panel=SCHEDULER)
-    ] = 256,
+    max_context: MaxContext = None,
+    max_batch: MaxBatch = 64,
+    token_budget: TokenBudget = 256,
     max_queue: Annotated[
         int,
         typer.Option(help="Most requests that wait; more get 429.", rich_help_panel=SCHEDULER),

@@ -21,8 +21,8 @@ class GatewayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     first_byte_s: Annotated[float, Meta(gt=0.0)] = 10.0
     """How long a stream's headers wait for the first token, so that a failure before it is still an HTTP status."""
     send_timeout_s: Annotated[float, Meta(gt=0.0)] = 30.0
-    """A client that has not taken what is buffered for it (some 64 KiB here, more in the system) for so long is cut off, and its
-    request aborted."""
+    """A client for which too much is buffered to write more, and that has not taken most of it after so long, is cut off, and its request
+    aborted; so is one that does not take the end of its answer."""
     drain_s: Seconds = 30.0
     """After SIGTERM: how long running requests may go on before they are ended with an error."""
     keep_alive_s: Count = 60

@@ -101,22 +101,22 @@ class Delivery:
         Raises:
             Exception: the failure that was noted.
         """
-
-        def guarded(place: int) -> None:
-            try:
-                take_in(place)
-            except Exception as error:
-                self._end(error)
-
         with self._waiting:
             for place, exchange in enumerate(self._exchanges):
-                exchange.stream.listen(partial(guarded, place))
-                guarded(place)
+                exchange.stream.listen(partial(self._guarded, take_in, place))
+                self._guarded(take_in, place)
             await _gone(receive)
             return False
         if self._failure is not None:
             raise self._failure
         return True
+
+    def _guarded(self, take_in: Callable[[int], None], place: int) -> None:
+        """Whoever calls is not to suffer from what goes wrong in this answer."""
+        try:
+            take_in(place)
+        except Exception as error:
+            self._end(error)
 
     def _end(self, failure: Exception | None = None) -> None:
         """The answer ends here."""
@@ -177,11 +177,7 @@ class Delivery:
 
         def resume() -> None:
             for place in range(len(self._exchanges)):
-                write(place)
-
-        def write(place: int) -> None:
-            if writer.writable:
-                self._write(place, writer)
+                self._guarded(write, place)
 
         def begin() -> None:
             if writer.writable and not writer.started:
@@ -190,6 +186,7 @@ class Delivery:
                     writer.write(opening)
 
         writer = EventWriter(connection, send, self._config, resume, stall)
+        write = partial(self._write, writer)
         beginning = asyncio.get_running_loop().call_later(self._config.first_byte_s, begin)
         try:
             if await self._until_over(write, receive):
@@ -198,8 +195,10 @@ class Delivery:
             beginning.cancel()
             writer.close()
 
-    def _write(self, place: int, writer: EventWriter) -> None:
-        """Writes what there is of an exchange: all of it that waited, as one chunk."""
+    def _write(self, writer: EventWriter, place: int) -> None:
+        """Writes what there is of an exchange if the client takes it: all that waited, as one chunk."""
+        if not writer.writable:
+            return
         exchange = self._exchanges[place]
         events = b""
         while (delta := exchange.stream.take()) is not None:

@@ -68,6 +68,11 @@ class Engine(Protocol):
         """What happened so far."""
         ...
 
+    @property
+    def recording(self) -> bool:
+        """Whether what happens is being recorded; not any more once that has failed."""
+        ...
+
     def open(self, generation: Generation) -> Stream:
         """Takes a request in; returns at once.
 

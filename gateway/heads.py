@@ -8,7 +8,7 @@ import sys
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
-from engine.core.errors import RequestError
+from engine.core.errors import RequestError, ServeError
 from gateway.connection import WatchedProtocol
 from gateway.errors import describe
 from gateway.schemas import ENCODER
@@ -80,10 +80,18 @@ class BoundedProtocol(WatchedProtocol):
         """What uvicorn says where the bytes are no HTTP, in the usual shape."""
         self._refuse(400, "the request is not valid HTTP/1.1")
 
+    def refuse_unfinished(self, error: ServeError) -> None:
+        """Ends the connection with `error` where a request has begun to come in and is not complete."""
+        if self._in_head or (self.cycle is not None and self.cycle.more_body):
+            self._answer(error)
+
     def _refuse(self, status: int, message: str) -> None:
-        """Ends the connection, with an error in the usual shape unless an answer is on its way, which then ends here."""
         code = {400: "invalid_http", 408: "request_timeout", 431: "headers_too_large"}[status]
-        _, body = describe(RequestError(message, code=code))
+        self._answer(RequestError(message, code=code))
+
+    def _answer(self, error: ServeError) -> None:
+        """Ends the connection, with an error in the usual shape unless an answer is on its way, which then ends here."""
+        status, body = describe(error)
         content = ENCODER.encode(body)
         head = f"content-type: application/json\r\ncontent-length: {len(content)}\r\nconnection: close\r\n\r\n"
         self._in_head = False

@@ -19,6 +19,7 @@ from engine.core.ids import RequestId
 from engine.requests import FinishReason
 from gateway.engine import Engine
 from gateway.streams import Exchange, OpenStreams
+from gateway.tally import TokenTally
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS: Final = (
@@ -47,14 +48,14 @@ class Metrics:
             return Counter(f"kilburn_{name}", what, labels, registry=self.registry)
 
         self._prompt = counter("prompt_tokens", "Prompt tokens of requests that were taken in.")
-        self._generated = counter("generation_tokens", "Tokens that were handed to clients.")
+        self._tally = TokenTally(_SECONDS)
+        self.registry.register(self._tally)
         self._success = counter("request_success", "Requests that ended.", "finished_reason")
         self._shed = counter("requests_shed", "Requests turned away.", "reason")
         self._http = counter("http_requests", "HTTP requests.", "method", "path", "status")
         self._moved = counter("transfer_blocks", "Blocks moved between pools.", "direction")
         self._failed_moves = counter("transfer_failures", "Transfers between pools that failed.")
         self._ttft = histogram("time_to_first_token_seconds", "Arrival to the first text.")
-        self._itl = histogram("inter_token_latency_seconds", "Between one token and the next.")
         self._tpot = histogram(
             "request_time_per_output_token_seconds", "Mean time a token after the first, a request."
         )
@@ -113,16 +114,13 @@ class Metrics:
 
     def heard(self, exchange: Exchange, index: int, num_tokens: int, now: float) -> None:
         """Tokens were read; those that came together share the time since the ones before."""
-        self._generated.inc(num_tokens)
+        last = exchange.lasts.get(index)
+        self._tally.count(num_tokens, None if last is None else now - last)
         if exchange.last is None:
             self._ttft.observe(now - exchange.arrived)
             if exchange.admitted is not None:
                 self._queue.observe(exchange.admitted - exchange.arrived)
                 self._prefill.observe(now - exchange.admitted)
-        last = exchange.lasts.get(index)
-        if last is not None:
-            for _ in range(num_tokens):
-                self._itl.observe((now - last) / num_tokens)
 
     def closed(self, exchange: Exchange, now: float) -> None:
         """A request is over; one whose client left was aborted."""
@@ -204,6 +202,7 @@ class _Now(Collector):
         for state in ("free", "cached", "held", "moving"):
             blocks.add_metric([state], getattr(memory, f"{state}_blocks"))
         yield blocks
+        yield gauge("recording", "1: decisions are being recorded.", self._engine.recording)
         yield gauge("kv_host_blocks_used", "Host blocks in use.", memory.host_used_blocks)
         preemptions = CounterMetricFamily(
             "kilburn_num_preemptions", "Preemptions.", labels=["mode"]

@@ -23,11 +23,14 @@ from engine.core.errors import ConfigError
 from gateway.app import create_app
 from gateway.config import GatewayConfig
 from gateway.engine import Served
+from gateway.errors import ShuttingDownError
 from gateway.heads import BoundedProtocol
 from gateway.streams import OpenStreams
 
 Result = TypeVar("Result")
 
+MOST_UNSENT_BYTES: Final = 64 * 1024
+"""Of one connection in the system's buffer; without a bound that grows to megabytes before a slow reader is noticed."""
 LAST_WORDS_S: Final = 5
 """How long ended streams have to reach their clients before connections are closed."""
 
@@ -48,6 +51,7 @@ def bind(config: GatewayConfig) -> socket.socket:
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        _bound_what_the_system_holds(listener, config.send_timeout_s)
         listener.bind(address)
         listener.listen(2048)
     except OSError as error:
@@ -59,6 +63,15 @@ def bind(config: GatewayConfig) -> socket.socket:
         raise ConfigError(f"cannot listen on {where}: {error.strerror}") from error
     listener.setblocking(False)
     return listener
+
+
+def _bound_what_the_system_holds(listener: socket.socket, patience_s: float) -> None:
+    """Of each connection: how much is buffered unsent, and how long a vanished client is waited for. Where the system can."""
+    if hasattr(socket, "TCP_NOTSENT_LOWAT"):
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MOST_UNSENT_BYTES)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):
+        patience_ms = max(1, round(1000 * patience_s))
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, patience_ms)
 
 
 def url_of(listener: socket.socket) -> str:
@@ -96,6 +109,7 @@ class Server:
         self._streams = OpenStreams(served.engine)
         self._failure: Exception | None = None
         self._stopping = anyio.Event()
+        self._cutting = anyio.Event()
         app = create_app(config, served, streams=self._streams)
         self._http = Http(http_config(config, app))
 
@@ -122,6 +136,7 @@ class Server:
         """Ends what runs, now."""
         self.stop()
         self._streams.cut()
+        self._cutting.set()
 
     async def _run_engine(self) -> None:
         try:
@@ -132,8 +147,12 @@ class Server:
 
     async def _end_in_time(self) -> None:
         await self._stopping.wait()
-        await anyio.sleep(self._config.drain_s)
+        with anyio.move_on_after(self._config.drain_s):
+            await self._cutting.wait()
         self.cut()
+        self._http.refuse_unfinished()
+        await anyio.sleep(LAST_WORDS_S)
+        self._http.reset_all()
 
 
 def run(main: Callable[..., Awaitable[Result]], *args: object) -> Result:
@@ -174,9 +193,23 @@ async def _watch_signals(server: Server) -> None:
 
 
 class Http(uvicorn.Server):
-    """uvicorn without signal handlers of its own, and with word of when it serves."""
+    """uvicorn without signal handlers of its own, with word of when it serves, and with a way to end what will not end by itself."""
 
     on_ready: Callable[[], None]
+
+    def refuse_unfinished(self) -> None:
+        """Ends the connections on which a request is still coming in."""
+        for connection in list(self.server_state.connections):
+            assert isinstance(connection, BoundedProtocol)
+            connection.refuse_unfinished(
+                ShuttingDownError("the server shut down before the request was complete")
+            )
+
+    def reset_all(self) -> None:
+        """Drops every connection: its client does not take what it was told."""
+        for connection in list(self.server_state.connections):
+            assert isinstance(connection, BoundedProtocol)
+            connection.reset()
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:

@@ -26,6 +26,7 @@ from gateway.config import GatewayConfig
 from gateway.engine import Served
 from gateway.server import bind, run, serve, url_of
 from gateway.tenants import VARIABLE, Tenants, load_tenants
+from traces.outputs import check_outputs
 from traces.recording_writer import RecordingWriter
 from traces.shaping import flag_message
 
@@ -106,6 +107,7 @@ def serve_model(options: ServeOptions) -> None:
         level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("kilburn.requests").setLevel(logging.INFO)
+    check_outputs(options.record)
     console = Console(stderr=True, highlight=False)
     gateway = gateway_config_of(options)
     tenants = load_tenants(options.api_keys, os.environ.get(VARIABLE, ""), options.api_key)
@@ -206,7 +208,8 @@ def _load(options: ServeOptions, console: Console) -> LoadedModel:
     suited: DtypeName = default_dtype() if options.device == "cpu" else "bfloat16"
     dtype: DtypeName = suited if options.dtype == "auto" else options.dtype
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    shown = console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
         return load_model(options.model, dtype, progress)
 
 

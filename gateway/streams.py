@@ -18,8 +18,10 @@ from gateway.errors import CancelledError, ShuttingDownError
 Clock = Callable[[], float]
 """Seconds that never go back."""
 
-NUM_ADMISSIONS: Final = 64
+NUM_ADMISSIONS: Final = 1_024
 """Latest admissions by which the rate of admission is measured."""
+SHORTEST_SPAN_S: Final = 1.0
+"""Over no less than this, so that a batch that is let in at once does not look like a rate."""
 SHORTEST_WAIT_MS: Final = 1_000
 LONGEST_WAIT_MS: Final = 60_000
 """What a client that is turned away is told to wait lies between these."""
@@ -172,11 +174,10 @@ class OpenStreams:
 
     def _wait_ms(self, now: float) -> int:
         """How long half of what waits will take to be admitted, at the rate of the latest admissions."""
-        since = self._admissions[0] if self._admissions else now
         waiting = self._engine.memory().num_waiting
-        if now - since <= 0:
+        if not self._admissions:
             return LONGEST_WAIT_MS if waiting else SHORTEST_WAIT_MS
-        rate = len(self._admissions) / (now - since)
+        rate = len(self._admissions) / max(now - self._admissions[0], SHORTEST_SPAN_S)
         wait = round(1000 * waiting / (2 * rate))
         return min(max(wait, SHORTEST_WAIT_MS), LONGEST_WAIT_MS)
 

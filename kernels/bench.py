@@ -1,6 +1,6 @@
 """Times the attention kernels against what this card can do. Knows kernels and clocks; knows no engine.
 
-    python -m kernels.bench [--json FILE]
+    python -m kernels.bench [--json FILE] [--block-costs FILE]
 
 Prints a table. Medians of 50 launches between CUDA events, the level-2 cache flushed before each. What is compared is timed in one
 run, launch by launch in turn. Targets (`TARGETS`) are printed beside what they apply to:
@@ -9,11 +9,12 @@ run, launch by launch in turn. Targets (`TARGETS`) are printed beside what they 
  - prefill: time over that of torch's fused attention on contiguous tensors;
  - paged: decode time over that of the contiguous build;
  - table: time of 256 block-table changes in a large table over that in a small one;
- - block_us: microseconds of one decode for each block size, for the twin's cost model.
+ - block_us: microseconds of one decode for each block size and two head sizes; `--block-costs` writes them as a table for the twin.
 """
 
 import argparse
 import json
+import re
 import statistics
 import sys
 from collections.abc import Callable, Sequence
@@ -42,6 +43,7 @@ TARGETS: Final = {
     "paged_vs_contiguous_ratio": (1.01, "at most"),
     "table_large_vs_small_ratio": (1.10, "at most"),
 }
+BLOCK_FIGURE: Final = re.compile(r"decode_d(?P<head>\d+)_block_(?P<block>\d+)_us")
 REPEATS: Final = 50
 FLUSH_BYTES: Final = 256 << 20
 
@@ -69,6 +71,8 @@ class Sizes(NamedTuple):
     )
     """(name, sequences, keys of each)."""
     prefill: int = 4096
+    block_head_dims: tuple[int, ...] = (64, 128)
+    """Head sizes for which every block size is timed."""
     tables: tuple[int, int] = (1 << 10, 1 << 24)
     """Entries of a small and a large block table."""
 
@@ -183,11 +187,27 @@ def bench_decode(card: Card, s: Sizes, timer: Timer, copy_bandwidth: float) -> d
 
 
 def bench_blocks(card: Card, s: Sizes, timer: Timer) -> dict[str, float]:
-    """The first decode size for every block size."""
+    """The first decode size for every block size, at each of `block_head_dims`."""
     _, sequences, keys = s.decodes[0]
-    scenes = [make_scene(card, s, sequences, 1, keys, size) for size in BLOCK_SIZES]
-    times = timer([runner(scene, card) for scene in scenes])
-    return {f"decode_block_{size}_us": us for size, us in zip(BLOCK_SIZES, times, strict=True)}
+    figures = {}
+    for head_dim in s.block_head_dims:
+        sizes = s._replace(head_dim=head_dim)
+        scenes = [make_scene(card, sizes, sequences, 1, keys, size) for size in BLOCK_SIZES]
+        times = timer([runner(scene, card) for scene in scenes])
+        for size, us in zip(BLOCK_SIZES, times, strict=True):
+            figures[f"decode_d{head_dim}_block_{size}_us"] = us
+    return figures
+
+
+def block_costs(figures: dict[str, float]) -> list[dict[str, float]]:
+    """What decode attention costs in each block size, relative to blocks of 16 at the same head size."""
+    table = []
+    for name, us in figures.items():
+        if found := BLOCK_FIGURE.fullmatch(name):
+            head, size = int(found["head"]), int(found["block"])
+            usual = figures[f"decode_d{head}_block_16_us"]
+            table.append({"block_size": size, "head_size": head, "relative_cost": us / usual})
+    return table
 
 
 def bench_prefill(card: Card, s: Sizes, timer: Timer) -> dict[str, float]:
@@ -245,6 +265,7 @@ def main() -> int:
     """Measures on the current CUDA device; 1 if a target is missed, 2 where there is no device."""
     parser = argparse.ArgumentParser(description="Time the attention kernels on this card.")
     parser.add_argument("--json", type=Path, help="write one flat object of figures here")
+    parser.add_argument("--block-costs", type=Path, help="write the table of block sizes here")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.stderr.write("kernels.bench needs a CUDA device, and torch finds none\n")
@@ -260,6 +281,8 @@ def main() -> int:
     sys.stdout.writelines(f"missed: {x}\n" for x in misses)
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    if options.block_costs:
+        options.block_costs.write_text(json.dumps(block_costs(figures), indent=1) + "\n")
     return int(bool(misses))
 
 

@@ -14,7 +14,10 @@ from kernels.attention.tiles import decode_tile, prefill_tile
 from kernels.attention.traversal import attend_kernel
 from kernels.cache import blocks, table, write
 from kernels.layout import E4M3
-from kernels.sampling import draw
+from kernels.sampling.adjust import adjust_constants, adjust_kernel
+from kernels.sampling.choose import draw_constants, draw_kernel
+from kernels.sampling.draw import CHUNK
+from kernels.sampling.weigh import weigh_constants, weigh_kernel
 
 NAMES = {
     torch.float16: "fp16",
@@ -169,9 +172,9 @@ def sampling() -> list[Build]:
         "logits_stride": "i32",
     }  # fmt: skip
     return [
-        build("sample-adjust", draw.adjust_kernel, adjust, draw.adjust_constants(draw.CHUNK)),
-        build("sample-weigh", draw.weigh_kernel, weigh, draw.weigh_constants(draw.CHUNK, chunks)),
-        build("sample-draw", draw.draw_kernel, drawing, draw.draw_constants(draw.CHUNK, chunks)),
+        build("sample-adjust", adjust_kernel, adjust, adjust_constants(CHUNK)),
+        build("sample-weigh", weigh_kernel, weigh, weigh_constants(CHUNK, chunks)),
+        build("sample-draw", draw_kernel, drawing, draw_constants(CHUNK, chunks)),
     ]
 
 

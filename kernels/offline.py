@@ -1,12 +1,15 @@
 """Compiles the shipped builds for an architecture that need not be here, and judges the machine code. Knows builds and verdicts.
 
-    python -m kernels.offline --arch 90 [--only SUBSTRING]
+    python -m kernels.offline --arch 90 [--only SUBSTRING] [--record FILE]
+    python -m kernels.offline --arch 90 --fingerprints
 
-prints one JSON object a build. Faults are: a build that does not compile, a stack, local memory traffic, and a load marked `# wide` in the
+prints one JSON object a build. `--record` notes the fingerprints of builds without fault in FILE, so that a test can tell in a second that
+what is shipped is what was judged; `--fingerprints` prints them and compiles nothing. Faults are: a build that does not compile, a stack, local memory traffic, and a load marked `# wide` in the
 kernel's source that became anything narrower than 16 bytes, or vanished from a build that contains its line's kernel.
 """
 
 import argparse
+import hashlib
 import json
 import sys
 from collections.abc import Iterable
@@ -26,19 +29,44 @@ ARCHITECTURES = (80, 90, 100)
 WIDE_BYTES = 16
 
 
-def compile_build(build: Build, arch: int) -> bytes:
-    """The cubin of `build` for sm_`arch`, with the assumptions that launches with aligned tensors make."""
+def source_of(build: Build) -> ASTSource:
+    """What Triton compiles, with the assumptions that launches with aligned tensors make."""
     constants = {k: v for k, v in build.constants.items() if k not in OPTIONS}
     aligned = [["tt.divisibility", 16]]
     attributes = {(i,): aligned for i, name in enumerate(build.signature) if name in build.aligned}
-    source = ASTSource(
+    return ASTSource(
         build.kernel,
         {**build.signature, **dict.fromkeys(constants, "constexpr")},
         constants,
         attributes,
     )
-    options = {k: v for k, v in build.constants.items() if k in OPTIONS}
-    return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=options).asm["cubin"]
+
+
+def options_of(build: Build) -> dict[str, Any]:
+    """How Triton compiles it."""
+    return {k: v for k, v in build.constants.items() if k in OPTIONS}
+
+
+def compile_build(build: Build, arch: int) -> bytes:
+    """The cubin of `build` for sm_`arch`."""
+    target = GPUTarget("cuda", arch, 32)
+    compiled = triton.compile(source_of(build), target=target, options=options_of(build))
+    return compiled.asm["cubin"]
+
+
+def fingerprint(build: Build) -> str:
+    """Changes with whatever the machine code depends on but Triton and the architecture: all sources, types, constants, options."""
+    text = f"{source_of(build).hash()} {sorted(options_of(build).items())}"
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
+def record(file: Path, arch: int, builds: Iterable[Build]) -> None:
+    """Notes in `file` that these builds were judged without fault. Notes of another Triton are dropped."""
+    notes = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    if notes.get("triton") != triton.__version__:
+        notes = {"triton": triton.__version__}
+    notes[str(arch)] = {build.name: fingerprint(build) for build in builds}
+    file.write_text(json.dumps(notes, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def load_lines(file: str) -> dict[int, bool]:
@@ -93,6 +121,8 @@ def main(argv: Iterable[str] | None = None) -> int:
         default="",
         help="builds whose name contains this, or one of these split by commas",
     )
+    parser.add_argument("--record", type=Path, help="note builds without fault in this file")
+    parser.add_argument("--fingerprints", action="store_true", help="compile nothing")
     options = parser.parse_args(None if argv is None else list(argv))
     if INTERPRETED:
         parser.error("TRITON_INTERPRET is set: nothing is compiled under the interpreter")
@@ -100,13 +130,19 @@ def main(argv: Iterable[str] | None = None) -> int:
     chosen = [b for b in shipped(options.arch) if any(p in b.name for p in parts)]
     if not chosen:
         parser.error(f"no build's name contains {options.only!r}")
-    failed = False
+    if options.fingerprints:
+        sys.stdout.write(json.dumps({b.name: fingerprint(b) for b in chosen}) + "\n")
+        return 0
+    clean = []
     for build in chosen:
         report = judge(build, options.arch)
-        failed |= bool(report["faults"])
+        if not report["faults"]:
+            clean.append(build)
         sys.stdout.write(json.dumps(report) + "\n")
         sys.stdout.flush()
-    return int(failed)
+    if options.record:
+        record(options.record, options.arch, clean)
+    return int(len(clean) < len(chosen))
 
 
 if __name__ == "__main__":

@@ -8,8 +8,21 @@ from typing import Annotated, Any
 
 import typer
 
+from sim.sweep.options import HARDWARE, MODELS
+from traces.flags import (
+    SCHEDULER,
+    BlockSize,
+    KvGb,
+    MaxBatch,
+    MaxContext,
+    MaxPartialPrefills,
+    NumBlocks,
+    Policy,
+    TokenBudget,
+    Watermark,
+)
+
 MACHINE = "Machine"
-SCHEDULER = "Scheduler"
 WORKLOAD = "Workload"
 OUTPUT = "Output"
 
@@ -53,12 +66,12 @@ def replay(
     model: Annotated[
         str,
         typer.Option(
-            help="A built-in model, or the path of a Hugging Face config.json.",
+            help=f"{MODELS}, or the path of a Hugging Face config.json.",
             rich_help_panel=MACHINE,
         ),
     ] = "Llama-3.1-8B",
     hardware: Annotated[
-        str, typer.Option(help="A name of the table, or cpu.", rich_help_panel=MACHINE)
+        str, typer.Option(help=f"{HARDWARE}, or cpu, measured now.", rich_help_panel=MACHINE)
     ] = "A100-80",
     hardware_file: Annotated[
         Path | None,
@@ -99,14 +112,8 @@ def replay(
             "--tensor-parallel", "--tp", help="Devices a replica.", rich_help_panel=MACHINE
         ),
     ] = 1,
-    num_blocks: Annotated[
-        int | None,
-        typer.Option(help="Size of the pool in blocks; else what fits.", rich_help_panel=MACHINE),
-    ] = None,
-    kv_gb: Annotated[
-        float | None,
-        typer.Option(help="Size of the pool in 10^9 bytes.", rich_help_panel=MACHINE),
-    ] = None,
+    num_blocks: NumBlocks = None,
+    kv_gb: KvGb = None,
     utilisation: Annotated[
         float,
         typer.Option(
@@ -123,27 +130,11 @@ def replay(
             callback=_use_preset,
         ),
     ] = None,
-    block_size: Annotated[
-        int, typer.Option(help="Tokens a block.", rich_help_panel=SCHEDULER)
-    ] = 16,
-    watermark: Annotated[
-        float,
-        typer.Option(
-            help="Share of the pool that admission leaves free.", rich_help_panel=SCHEDULER
-        ),
-    ] = 0.01,
-    max_batch: Annotated[
-        int, typer.Option(help="Most sequences at once.", rich_help_panel=SCHEDULER)
-    ] = 256,
-    token_budget: Annotated[
-        int, typer.Option(help="Most tokens computed in a step.", rich_help_panel=SCHEDULER)
-    ] = 2048,
-    max_context: Annotated[
-        int | None,
-        typer.Option(
-            help="Most tokens of a sequence; else the model's.", rich_help_panel=SCHEDULER
-        ),
-    ] = None,
+    block_size: BlockSize = 16,
+    watermark: Watermark = 0.01,
+    max_batch: MaxBatch = 256,
+    token_budget: TokenBudget = 2048,
+    max_context: MaxContext = None,
     open_plans: Annotated[
         int,
         typer.Option(
@@ -158,16 +149,8 @@ def replay(
             rich_help_panel=SCHEDULER,
         ),
     ] = True,
-    max_partial_prefills: Annotated[
-        int | None,
-        typer.Option(
-            help="Most prompts computed in parts at once; else as many as fit.",
-            rich_help_panel=SCHEDULER,
-        ),
-    ] = None,
-    policy: Annotated[
-        str, typer.Option(help="fcfs, priority or fair.", rich_help_panel=SCHEDULER)
-    ] = "fcfs",
+    max_partial_prefills: MaxPartialPrefills = None,
+    policy: Policy = "fcfs",
     preemption: Annotated[
         str, typer.Option(help="recompute, swap or auto.", rich_help_panel=SCHEDULER)
     ] = "recompute",
@@ -293,6 +276,7 @@ def replay(
     from sim.report.terminal import render
     from traces.figures import write_figures
     from traces.formats import open_trace
+    from traces.outputs import check_outputs
     from traces.terminal import exit_on_error, with_progress
 
     if lockstep:
@@ -302,6 +286,7 @@ def replay(
             code = replay_lockstep(trace, typer.echo)
         raise typer.Exit(code)
     with exit_on_error():
+        check_outputs(json, html, folder=csv)
         config = build_config(
             model=model,
             hardware=hardware,

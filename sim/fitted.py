@@ -1,8 +1,9 @@
 """A cost model fitted to a recording: a step's time as a sum of its features, each with a coefficient that is not negative.
 
 What a token adds bends with how many there are in the step, since a small batch costs little more than one sequence and a large one costs its
-arithmetic. Steps that took unusually long, because something else had the machine, are set aside, and it is told what they cost. The
-errors that are told are of steps that the fit did not see, those set aside included.
+arithmetic. A single slow step counts in full, since its like will come again; but a stretch of the run through which most steps were slow,
+because something else had the machine, is set aside, and it is told what it cost. The errors that are told are of steps that the fit did not
+see, those set aside included.
 """
 
 from collections.abc import Sequence
@@ -21,14 +22,17 @@ from traces.recording import RecordingReader
 
 FOLDS: Final = 5
 STRETCH: Final = 32
-"""Neighbouring steps that go to one fold together: they are alike, and a fit that has seen half of them has seen them all."""
+"""Neighbouring steps that go to one fold together, for they are alike: a fit that has seen half of them has seen them all. They are also what
+is set aside together."""
 FEWEST_STEPS: Final = 100
 BENDS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 128, 256, 512, 1024)
 """Tokens of a step at which the cost of one more may change."""
 FEWEST_BEYOND: Final = 20
 """A bend is used where so many steps have more tokens: the last stretch is also that of larger steps than were recorded."""
 UNUSUAL: Final = 3.0
-"""So many (robust) standard deviations above the fit a step is set aside."""
+"""A stretch is set aside where its median error is so many (robust) standard deviations above that of stretches in general,"""
+LEAST_UNUSUAL: Final = 0.1
+"""and at least so far."""
 
 Floats = NDArray[np.float64]
 
@@ -51,9 +55,9 @@ class Fit(Struct, frozen=True, kw_only=True):
     total_error_share: float
     """Predicted over recorded time of all those steps together, less 1."""
     unusual_steps_share: float
-    """Steps that were set aside."""
+    """Steps of the stretches that were set aside."""
     unusual_time_share: float
-    """What they took beyond the fit, of all recorded time. An engine that always has such steps is slower by this share."""
+    """What they took beyond the fit, of all recorded time. An engine that always has such stretches is slower by this share."""
     lag_us: float
     """Mean time from the end of a step until the recorded loop took its results in."""
     bends: list[int]
@@ -150,11 +154,18 @@ def _solve(x: Floats, y: Floats) -> tuple[Floats, Bools]:
         coefficients = solved / scale
         expected = np.maximum(x @ coefficients, y.mean() / 100)
         if turn:
-            error = y / expected - 1
-            middle = np.median(error)
-            deviation = 1.4826 * np.median(np.abs(error - middle))
-            usual = error <= middle + UNUSUAL * max(deviation, 1e-3)
+            usual = _usual(y / expected - 1)
     return coefficients, usual
+
+
+def _usual(error: Floats) -> Bools:
+    """Which steps, of these relative errors in the order of the run, belong to stretches that are like the others."""
+    stretch = np.arange(len(error)) // STRETCH
+    medians = np.array([np.median(error[stretch == at]) for at in range(stretch[-1] + 1)])
+    middle = np.median(medians)
+    deviation = 1.4826 * np.median(np.abs(medians - middle))
+    usual: Bools = (medians <= middle + max(UNUSUAL * deviation, LEAST_UNUSUAL))[stretch]
+    return usual
 
 
 class FittedCost:

@@ -4,6 +4,7 @@ Built-in shapes come from `models.toml`; others from a Hugging Face `config.json
 built-in shapes equal those of the published checkpoints.
 """
 
+import re
 import tomllib
 from importlib import resources
 from pathlib import Path
@@ -130,9 +131,13 @@ def find_model(name: str) -> ModelShape:
         return load_hf_config(path)
     if path.suffix == ".json":
         raise ConfigError(f"the model file {name} does not exist")
-    return find_name(
-        "model", name, built_in_models(), ", and the path of a Hugging Face config.json"
-    )
+    table, tail = built_in_models(), name.rsplit("/", maxsplit=1)[-1]
+    hint = ", and the path of a Hugging Face config.json"
+    # A repository's name: the owner and the kind of training say nothing of the shape.
+    return find_name("model", _TRAINING.sub("", tail) or name, table, hint)
+
+
+_TRAINING = re.compile(r"-(?:instruct|chat|base|hf|it)(?:-hf|-\d{4}|-v\d[\d.]*)?$", re.IGNORECASE)
 
 
 class _HfConfig(Struct, kw_only=True):

@@ -76,7 +76,7 @@ def render_stats(head: str, stats: TraceStats, reuse: PrefixReuse | None) -> Gro
             )
         )
     elif stats.sessions is None:
-        facts.append(("arrivals", "none in the file; supply a process, such as poisson:5"))
+        facts.append(("arrivals", "none in the file; give some with --arrivals, such as poisson:5"))
     if (s := stats.sessions) is not None:
         facts.append(("sessions", f"{s.sessions:,}, closed loops"))
         spreads.append(("requests a session", s.requests_per_session))

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.progress import Progress
 from rich.text import Text
 
-from engine.core.errors import InvariantError, ServeError
+from engine.core.errors import ExecutorError, InvariantError, ServeError
 from traces.schema import TraceRequest
 
 REDRAW_S: Final = 0.1
@@ -29,7 +29,7 @@ def exit_on_error() -> Iterator[None]:
     except ServeError as error:
         console = Console(stderr=True, soft_wrap=True, highlight=False)
         console.print(Text.assemble(("error: ", "bold red"), error.message))
-        raise typer.Exit(3 if isinstance(error, InvariantError) else 2) from None
+        raise typer.Exit(3 if isinstance(error, ExecutorError | InvariantError) else 2) from None
 
 
 def with_progress(requests: Iterable[TraceRequest], verb: str) -> Iterator[TraceRequest]:

@@ -19,8 +19,8 @@ from engine.weights.load import LoadedModel
 from kernels.cpu.decoder import Decoder, DecoderShape, Layer, scratch_bytes
 from kernels.cpu.host import physical_cores
 from kernels.cpu.linear import Q4_1_BYTES, Q8_0_BYTES, quantise_q8_0
-from kernels.cpu.simd import HAS_VNNI
 from kernels.cpu.team import Team
+from kernels.cpu.vectors import HAS_VNNI
 
 F32 = NDArray[np.float32]
 

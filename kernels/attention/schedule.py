@@ -94,7 +94,7 @@ def schedule(
         num_sms: multiprocessors of the device.
         reach: most keys that one query sees under the rule; None: all.
     """
-    fits = q_lens * group <= small.m // group * group
+    fits = q_lens * group <= small.m
     launches = []
     for tile, chosen in ((small, fits & (q_lens > 0)), (large, ~fits)):
         seqs = np.flatnonzero(chosen).astype(np.int32)

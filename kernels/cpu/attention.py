@@ -11,36 +11,29 @@ Traffic: a decode reads its sequence's K and V once (4 * head_dim bytes a key an
 every `chunk_tokens(group)` tokens, mostly from the second-level cache.
 """
 
-from typing import NamedTuple
-
 import numba
 import numpy as np
 
-from kernels.cpu import simd
+from kernels.cpu.attention_scratch import SUBTILES, shape_of, space_of
 from kernels.cpu.attention_tiles import mix, score
-from kernels.cpu.simd import (
-    add,
-    exp,
-    fetch_add,
-    fma,
-    load_f32,
-    load_i32,
-    loadf,
-    mul,
-    splatf,
-    store_f32,
-    store_i64,
-    storef,
+from kernels.cpu.shared import fetch_add
+from kernels.cpu.simd import load_f32, load_i32, loadf, splatf, store_f32, store_i64, storef
+from kernels.cpu.softmax import (
+    NOTHING,
+    clear,
+    mask_tail,
+    merge,
+    merge_rows,
+    normalise,
+    weigh,
 )
 from kernels.cpu.steps import (
-    BLOCK_SIZE,
     COUNT,
     FIRST,
     GROUP,
     HEAD_DIM,
     ITEM_WORDS,
     ITEMS,
-    KIND,
     KV_HEADS,
     PARTIAL,
     ROWS,
@@ -53,124 +46,6 @@ from kernels.cpu.steps import (
     WHOLE,
     word,
 )
-
-QUERY_ROWS = 24
-"""Query rows that an item of a prompt chunk packs, where the group is not larger still."""
-NOTHING = np.float32(-1e30)
-"""A maximum over no keys: finite, so that differences stay numbers."""
-SUBTILES = SPAN // 8
-
-
-class Shape(NamedTuple):
-    """Sizes, and bytes between neighbours, of queries, pool and results."""
-
-    kind: int
-    kv_heads: int
-    group: int
-    head_dim: int
-    block_size: int
-    query_bytes: int
-    """A row of queries."""
-    subtile_bytes: int
-    """8 positions of one head's K or V."""
-    head_bytes: int
-    """One head's K of a frame."""
-    value_bytes: int
-    """From a frame's K to its V."""
-    result_bytes: int
-    """A row of results, float32."""
-    weight_bytes: int
-    """A row of a tile's weights."""
-
-
-class Space(NamedTuple):
-    """Addresses in a thread's scratch."""
-
-    keys: int
-    """Subtiles of the tile at hand, `SUBTILES` addresses and one more."""
-    values: int
-    coming: int
-    """K subtiles of the tile after it."""
-    masked: int
-    scores: int
-    weights: int
-    fresh: int
-    """The tile's partial result, a row of values for each query row, and the maximum and sum of each."""
-    fresh_peaks: int
-    fresh_sums: int
-    running: int
-    """The merged result of the tiles so far."""
-    peaks: int
-    sums: int
-
-
-def chunk_tokens(group: int) -> int:
-    """Tokens of an item of a prompt chunk, at `group` query heads a KV head."""
-    return max(1, QUERY_ROWS // group)
-
-
-def scratch_bytes(group: int, head_dim: int) -> int:
-    """What one thread needs; see `Space`."""
-    rows: int = _most_rows.py_func(group)
-    return 3 * 8 * (SUBTILES + 8) + 32 * head_dim + rows * (8 * SPAN + 8 * head_dim + 16)
-
-
-def partial_bytes(group: int, head_dim: int) -> int:
-    """Bytes of the partial result of one tile, one KV head."""
-    return 4 * group * (head_dim + 2)
-
-
-@numba.njit(nogil=True)
-def _most_rows(group):
-    """Rows that scratch has room for: those of an item, and spare ones to fill register tiles and vectors."""
-    return (max(QUERY_ROWS, group) + 31) & -16
-
-
-@numba.njit(nogil=True)
-def _shape(header):
-    kind, kv_heads, group = word(header, KIND), word(header, KV_HEADS), word(header, GROUP)
-    head_dim, block_size = word(header, HEAD_DIM), word(header, BLOCK_SIZE)
-    size = 2 if kind == 0 else 4
-    head_bytes = block_size * head_dim * size
-    return Shape(
-        kind,
-        kv_heads,
-        group,
-        head_dim,
-        block_size,
-        head_dim * size,
-        8 * head_dim * size,
-        head_bytes,
-        kv_heads * head_bytes,
-        4 * head_dim,
-        SPAN * size,
-    )
-
-
-@numba.njit(nogil=True)
-def _space(scratch, group, head_dim):
-    rows = _most_rows(group)
-    step = 8 * (SUBTILES + 8)
-    masked = scratch + 3 * step
-    scores = masked + 32 * head_dim
-    weights = scores + rows * 4 * SPAN
-    fresh = weights + rows * 4 * SPAN
-    running = fresh + rows * 4 * head_dim
-    state = running + rows * 4 * head_dim
-    return Space(
-        scratch,
-        scratch + step,
-        scratch + 2 * step,
-        masked,
-        scores,
-        weights,
-        fresh,
-        state,
-        state + 4 * rows,
-        running,
-        state + 8 * rows,
-        state + 12 * rows,
-    )
 
 
 @numba.njit(nogil=True)
@@ -188,94 +63,6 @@ def _list_keys(shape, pool, table, head, tile, context, out):
     for j in range(count, SUBTILES + 1):
         store_i64(out + 8 * j, inside)
     return count
-
-
-@numba.njit(nogil=True)
-def _mask_tail(kind, values, valid, head_dim, out):
-    """Copies a V subtile, zeroing positions from `valid` (1..7) on: a weight of 0 must not meet a stale not-a-number."""
-    for v in range(4 if kind == 0 else 8):
-        last = 2 * v + 1 if kind == 0 else v
-        keep = -1 if last < valid else 0
-        if kind == 0 and last == valid:
-            keep = 0xFFFF
-        mask = simd.splati(keep)
-        for i in range(0, 4 * head_dim, 64):
-            place = 4 * head_dim * v + i
-            simd.storei(out + place, simd.iand(simd.loadi(values + place), mask))
-
-
-@numba.njit(nogil=True)
-def _weigh(kind, scores, limit, vectors, weights):
-    """Softmax of one row over a tile: writes exp(score - max) of keys before `limit`, 0 of the others; (maximum, sum)."""
-    top = splatf(NOTHING)
-    bound = simd.splati(limit)
-    for v in range(limit >> 4):
-        top = simd.maximum(loadf(scores + 64 * v), top)
-    for v in range(limit >> 4, vectors):
-        index = simd.iadd(simd.iota(), simd.splati(16 * v))
-        s = simd.where_less(index, bound, loadf(scores + 64 * v), splatf(np.float32(-np.inf)))
-        storef(scores + 64 * v, s)
-        top = simd.maximum(s, top)
-    peak = simd.largest(top)
-    shift = splatf(peak)
-    sums = splatf(np.float32(0.0))
-    for v in range(vectors):
-        p = exp(simd.sub(loadf(scores + 64 * v), shift))
-        sums = add(sums, p)
-        if kind == 0:
-            simd.store_bf16(weights + 32 * v, p)
-        else:
-            storef(weights + 64 * v, p)
-    return peak, simd.total(sums)
-
-
-@numba.njit(nogil=True)
-def _merge(values, peak, weight, tile_values, tile_peak, tile_weight, head_dim):
-    """Merges one row's partial result of a tile into a running one, in place; the new (maximum, sum).
-
-    Source: Milakov and Gimelshein 2018, section 3.1.
-    """
-    a, b = splatf(peak), splatf(tile_peak)
-    top = simd.maximum(a, b)
-    keep, join = exp(simd.sub(a, top)), exp(simd.sub(b, top))
-    for i in range(0, 4 * head_dim, 64):
-        storef(values + i, fma(loadf(tile_values + i), join, mul(loadf(values + i), keep)))
-    total = add(mul(splatf(weight), keep), mul(splatf(tile_weight), join))
-    return simd.first(top), simd.first(total)
-
-
-@numba.njit(nogil=True)
-def _merge_rows(space, rows, result_bytes):
-    """`_merge` of all rows, with their maxima and sums 16 at a time: the same operations, so the same bits."""
-    for r in range(0, 4 * rows, 64):
-        a, b = loadf(space.peaks + r), loadf(space.fresh_peaks + r)
-        top = simd.maximum(a, b)
-        keep, join = exp(simd.sub(a, top)), exp(simd.sub(b, top))
-        total = add(mul(loadf(space.sums + r), keep), mul(loadf(space.fresh_sums + r), join))
-        storef(space.peaks + r, top)
-        storef(space.sums + r, total)
-        storef(space.fresh_peaks + r, keep)
-        storef(space.fresh_sums + r, join)
-    for r in range(rows):
-        keep, join = simd.bcastf(space.fresh_peaks + 4 * r), simd.bcastf(space.fresh_sums + 4 * r)
-        base = r * result_bytes
-        for i in range(base, base + result_bytes, 64):
-            merged = fma(loadf(space.fresh + i), join, mul(loadf(space.running + i), keep))
-            storef(space.running + i, merged)
-
-
-@numba.njit(nogil=True)
-def _normalise(values, weight, head_dim, out):
-    """Writes values / weight; zeros where no key was seen."""
-    factor = splatf(np.float32(1.0) / weight if weight != np.float32(0.0) else np.float32(0.0))
-    for i in range(0, 4 * head_dim, 64):
-        storef(out + i, mul(loadf(values + i), factor))
-
-
-@numba.njit(nogil=True)
-def _clear(values, num_bytes):
-    for i in range(0, num_bytes, 64):
-        storef(values + i, splatf(np.float32(0.0)))
 
 
 @numba.njit(nogil=True)
@@ -312,7 +99,7 @@ def _attend_tile(shape, space, count, query, rows, position, context, tile):
             r += some
     for r in range(rows):
         limit = min(max(position + r // shape.group + 1 - base, 0), SPAN)
-        peak, weight = _weigh(
+        peak, weight = weigh(
             shape.kind,
             space.scores + r * 4 * SPAN,
             limit,
@@ -324,7 +111,7 @@ def _attend_tile(shape, space, count, query, rows, position, context, tile):
     valid = (context - base) & 7
     if valid and count == (min(context - base, SPAN) + 7) >> 3 and context - base < SPAN:
         last = space.values + 8 * (count - 1)
-        _mask_tail(shape.kind, word(last, 0), valid, shape.head_dim, space.masked)
+        mask_tail(shape.kind, word(last, 0), valid, shape.head_dim, space.masked)
         store_i64(last, space.masked)
     for i in range(0, shape.result_bytes, 64):
         r = 0
@@ -375,8 +162,8 @@ def attend_part(counter, p, scratch):
     """
     header, sequences, items, queries = word(p, 1), word(p, 2), word(p, 3), word(p, 4)
     pool, out, out_stride, partials = word(p, 5), word(p, 6), word(p, 7), word(p, 8)
-    shape = _shape(header)
-    space = _space(scratch, shape.group, shape.head_dim)
+    shape = shape_of(header)
+    space = space_of(scratch, shape.group, shape.head_dim)
     units = word(header, ITEMS) * shape.kv_heads
     mine = 0
     unit = fetch_add(counter, 1)
@@ -406,15 +193,15 @@ def attend_part(counter, p, scratch):
             for r in range(0, 4 * rows, 64):
                 storef(space.peaks + r, splatf(NOTHING))
                 storef(space.sums + r, splatf(np.float32(0.0)))
-            _clear(space.running, rows * shape.result_bytes)
+            clear(space.running, rows * shape.result_bytes)
             for tile in range((context + SPAN - 1) // SPAN):
                 count = _list_keys(shape, pool, table, head, tile, context, space.keys)
                 _attend_tile(shape, space, count, query, rows, position, context, tile)
-                _merge_rows(space, rows, shape.result_bytes)
+                merge_rows(space, rows, shape.result_bytes)
             for r in range(rows):
                 token = r // shape.group
                 place = (head * shape.group + r - token * shape.group) * shape.result_bytes
-                _normalise(
+                normalise(
                     space.running + r * shape.result_bytes,
                     load_f32(space.sums + 4 * r),
                     shape.head_dim,
@@ -437,13 +224,13 @@ def finish_row(row, header, sequences, tokens, out, out_stride, partials):
         first = partials + (word(sequence, PARTIAL) * kv_heads + head) * size
         for r in range(group):
             place = out + row * out_stride + (head * group + r) * 4 * head_dim
-            _clear(place, 4 * head_dim)
+            clear(place, 4 * head_dim)
             peak, weight = NOTHING, np.float32(0.0)
             for tile in range((word(sequence, START) + SPAN) // SPAN):
                 partial = first + tile * kv_heads * size
                 state = partial + group * 4 * head_dim + 8 * r
                 values = partial + 4 * head_dim * r
-                peak, weight = _merge(
+                peak, weight = merge(
                     place, peak, weight, values, load_f32(state), load_f32(state + 4), head_dim
                 )
-            _normalise(place, weight, head_dim, place)
+            normalise(place, weight, head_dim, place)

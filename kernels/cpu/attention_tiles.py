@@ -12,9 +12,8 @@ from typing import Any
 from llvmlite import ir
 from numba.core import cgutils
 
-from kernels.cpu.simd import (
+from kernels.cpu.vectors import (
     F32,
-    I1,
     I8,
     I32,
     I64,
@@ -47,19 +46,22 @@ def _cases(b: Any, kind: Any, rows: Any, emit: Callable[[bool, int], None]) -> N
 
 
 class _Sums:
-    """One register for each row, and a pointer to each row's operand and result."""
+    """Two registers for each row, used in turn, and a pointer to each row's operand and result.
+
+    One register would have each addition wait for the one before it, which takes longer than reading the cache.
+    """
 
     def __init__(self, b: Any, bf16: bool, rows: int, operands: Any, stride: Any) -> None:
         self._b, self._bf16 = b, bf16
-        self._sums = [cgutils.alloca_once(b, VF) for _ in range(rows)]
-        for total in self._sums:
+        self._sums = [[cgutils.alloca_once(b, VF) for _ in range(rows)] for _ in range(2)]
+        for total in (*self._sums[0], *self._sums[1]):
             b.store(constant(VF, 0.0), total)
         self._operands = [at(b, b.add(operands, b.mul(stride, I64(r)))) for r in range(rows)]
 
-    def add(self, vector: Any, offset: Any) -> None:
-        """Adds the cache's `vector` times the number (or pair) at byte `offset` of each row's operand."""
+    def add(self, turn: int, vector: Any, offset: Any) -> None:
+        """Adds the cache's `vector` times the number (or pair) at byte `offset` of each row's operand to register `turn`, 0 or 1."""
         b = self._b
-        for total, operand in zip(self._sums, self._operands, strict=True):
+        for total, operand in zip(self._sums[turn], self._operands, strict=True):
             place = b.gep(operand, [offset], source_etype=I8)
             if self._bf16:
                 pair = splat(b, b.load(place, typ=I32, align=4))
@@ -70,9 +72,10 @@ class _Sums:
 
     def put(self, out: Any, stride: Any) -> None:
         """Stores each row's sums, rows `stride` bytes apart."""
-        for r, total in enumerate(self._sums):
-            place = at(self._b, self._b.add(out, self._b.mul(stride, I64(r))))
-            self._b.store(self._b.load(total), place, align=4)
+        b = self._b
+        for r, (even, odd) in enumerate(zip(*self._sums, strict=True)):
+            place = at(b, b.add(out, b.mul(stride, I64(r))))
+            b.store(b.fadd(b.load(even), b.load(odd)), place, align=4)
 
 
 @op(void, int64, int64, address, address, address, address, address, int64, int64, address, int64)
@@ -95,12 +98,13 @@ def score(
     def emit(bf16: bool, count: int) -> None:
         sums = _Sums(b, bf16, count, queries, stride)
         both = ir.Constant(ir.VectorType(I32, 16), list(range(16)))
-        with cgutils.for_range(b, b.lshr(head_dim, I64(1)) if bf16 else head_dim) as loop:
-            byte = b.shl(loop.index, I64(5))
-            halves = [b.load(at(b, b.add(base, byte)), typ=EIGHT, align=4) for base in (low, high)]
-            ahead = b.select(b.trunc(loop.index, I1), high_ahead, low_ahead)
-            fetch(b, b.add(ahead, b.shl(b.lshr(loop.index, I64(1)), I64(6))))
-            sums.add(b.shuffle_vector(*halves, both), b.shl(loop.index, I64(2)))
+        with cgutils.for_range(b, b.lshr(head_dim, I64(2 if bf16 else 1))) as loop:
+            line, operand = b.shl(loop.index, I64(6)), b.shl(loop.index, I64(3))
+            for turn, ahead in enumerate((low_ahead, high_ahead)):
+                byte = b.add(line, I64(32 * turn))
+                halves = [b.load(at(b, b.add(x, byte)), typ=EIGHT, align=4) for x in (low, high)]
+                fetch(b, b.add(ahead, line))
+                sums.add(turn, b.shuffle_vector(*halves, both), b.add(operand, I64(4 * turn)))
         sums.put(out, out_stride)
 
     _cases(b, kind, rows, emit)
@@ -140,7 +144,7 @@ def mix(
             for v in range(vectors):
                 fetch(b, b.add(lines, I64(64 * v)))
                 values = b.load(at(b, b.add(base, b.mul(row_bytes, I64(v)))), typ=VI, align=4)
-                sums.add(values, b.add(b.mul(loop.index, I64(4 * vectors)), I64(4 * v)))
+                sums.add(v % 2, values, b.add(b.mul(loop.index, I64(4 * vectors)), I64(4 * v)))
         sums.put(out, out_stride)
 
     _cases(b, kind, rows, emit)

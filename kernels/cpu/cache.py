@@ -15,7 +15,8 @@ import numba
 import numpy as np
 
 from kernels.cpu import simd
-from kernels.cpu.simd import add, fetch_add, load_f32, loadf, mul, store_bf16, storef, sub
+from kernels.cpu.shared import fetch_add
+from kernels.cpu.simd import add, load_f32, loadf, mul, store_bf16, storef, sub
 from kernels.cpu.steps import (
     BLOCK_SIZE,
     GROUP,

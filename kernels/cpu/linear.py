@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from kernels.cpu import simd
 from kernels.cpu.panels import GROUP, RECORD, ROWS, quantise_group, swish_product
-from kernels.cpu.simd import fetch_add, loadf, storef
+from kernels.cpu.shared import fetch_add
+from kernels.cpu.simd import loadf, storef
 from kernels.cpu.steps import word
 from kernels.cpu.tiles import Q4_BYTES, Q4_EXTRA, Q8_BYTES, Q8_EXTRA, TILE, product
 

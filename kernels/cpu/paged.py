@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernels.cpu import attention, cache, program, steps
+from kernels.cpu import attention_scratch, cache, program, steps
 from kernels.cpu.program import float_bits
 from kernels.cpu.team import Program, Team, allocate
 
@@ -70,7 +70,7 @@ class PoolShape:
 
 def scratch_bytes(shape: PoolShape) -> int:
     """Scratch that a thread of the team needs."""
-    return max(attention.scratch_bytes(shape.group, shape.head_dim), 8 * shape.head_dim)
+    return max(attention_scratch.scratch_bytes(shape.group, shape.head_dim), 8 * shape.head_dim)
 
 
 def address(array: NDArray[Any]) -> int:
@@ -126,7 +126,7 @@ class PagedAttention:
         self._partials = allocate(
             self._max_tiles
             * shape.num_kv_heads
-            * attention.partial_bytes(shape.group, shape.head_dim)
+            * attention_scratch.partial_bytes(shape.group, shape.head_dim)
         )
         self.attended = allocate(4 * self.max_tokens * shape.width)
         return True
@@ -149,7 +149,7 @@ class PagedAttention:
             records,
             tokens,
             items,
-            attention.chunk_tokens(self.shape.group),
+            attention_scratch.chunk_tokens(self.shape.group),
         )
 
     def add_layer(self, p: Program, layer: int, qkv: int, panel: int = 0) -> None:

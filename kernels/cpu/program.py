@@ -13,12 +13,12 @@ import platform
 import numba
 import numpy as np
 
-from kernels.cpu import simd
 from kernels.cpu.attention import attend_part, finish_row
 from kernels.cpu.cache import copy_part, put_part
 from kernels.cpu.linear import embed_row, gated_part, linear_part
 from kernels.cpu.panels import normalise_row, quantise_row
-from kernels.cpu.simd import fetch_add, load_f32, load_shared, store_i64, swap_if, syscall
+from kernels.cpu.shared import fetch_add, load_shared, pause, swap_if, syscall
+from kernels.cpu.simd import load_f32, store_i64
 from kernels.cpu.steps import (
     BLOCK_SIZE,
     GROUP,
@@ -52,7 +52,7 @@ def _wait(counter, target):
     """Returns once a shared counter has reached `target`."""
     spins = 0
     while load_shared(counter) < target:
-        simd.pause()
+        pause()
         spins += 1
         if spins > _SPINS_BEFORE_YIELD:
             syscall(_SCHED_YIELD, 0, 0, 0, 0)
@@ -185,7 +185,7 @@ def _sleep(control, seen):
     """Waits for a generation other than `seen`, and returns it: briefly spinning, then asleep."""
     spins = 0
     while load_shared(control + GENERATION) == seen:
-        simd.pause()
+        pause()
         spins += 1
         if spins > _SPINS_BEFORE_SLEEP:
             syscall(_FUTEX, control + GENERATION, _FUTEX_WAIT, seen & 0xFFFFFFFF, 0)

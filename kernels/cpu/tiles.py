@@ -20,7 +20,7 @@ from llvmlite import ir
 from numba.core import cgutils
 
 from kernels.cpu.panels import GROUP, OFFSETS, RECORD, SCALES, SUMS
-from kernels.cpu.simd import (
+from kernels.cpu.vectors import (
     F16,
     F32,
     I8,

@@ -16,11 +16,11 @@ def key_of(z):
 
 
 @triton.jit
-def reach(z_ptr, w_ptr, vocab, low, high, floor, target, COUNT: tl.constexpr, C: tl.constexpr):
+def reach(z_ptr, w_ptr, vocab, low, high, target, COUNT: tl.constexpr, C: tl.constexpr):
     """The largest key t of the row so that tokens with keys of t or more reach `target`.
 
-    z_ptr: fp32 logits of the row; w_ptr: fp64 weights, ignored where COUNT (each token then weighs 1); low and high: its smallest
-    and largest key; floor: tokens with smaller keys weigh nothing. All tokens together must reach the target.
+    z_ptr: fp32 logits of the row; w_ptr: fp64 weights, ignored where COUNT (each token then weighs 1); low: the smallest key
+    that t may be, with which the target is reached; high: the row's largest key.
     """
     while low < high:
         middle = low + (high - low + 1) // 2
@@ -36,7 +36,7 @@ def reach(z_ptr, w_ptr, vocab, low, high, floor, target, COUNT: tl.constexpr, C:
             else:
                 weight = tl.load(w_ptr + token, mask=live, other=0.0)
             hit = live & (key >= middle)
-            reached += tl.sum(tl.where(hit & (key >= floor), weight, 0.0), 0)
+            reached += tl.sum(tl.where(hit, weight, 0.0), 0)
             above = tl.minimum(above, tl.min(tl.where(hit, key, high), 0))
             below = tl.maximum(below, tl.max(tl.where(live & (key < middle), key, low), 0))
         enough = reached >= target

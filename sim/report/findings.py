@@ -53,7 +53,7 @@ def _lost(report: ReplayReport) -> FindingText | None:
 def _paging(report: ReplayReport) -> FindingText | None:
     memory, longest = report.memory, report.lengths.total_tokens.max
     running = report.batch.mean_running
-    if not running or longest is None:
+    if not running or longest is None or report.config.settings.allocator != "paged":
         return None
     held = (memory.mean_used_tokens + memory.mean_unused_tokens) / running
     reserved = -(-int(longest) // memory.block_size) * memory.block_size
@@ -71,18 +71,41 @@ def _paging(report: ReplayReport) -> FindingText | None:
 
 
 def _waste(report: ReplayReport) -> FindingText | None:
-    memory, running = report.memory, report.batch.mean_running
-    if memory.used_share_of_allocated is None or not running:
+    memory = report.memory
+    share, tail = memory.used_share_of_allocated, memory.unused_tokens_per_sequence
+    if share is None or tail is None:
         return None
-    tail = memory.mean_unused_tokens / running
     return FindingText(
         code="waste",
-        figure=numbers.percent(1 - memory.used_share_of_allocated),
+        figure=numbers.percent(1 - share),
         sentence=(
-            f"{numbers.percent(1 - memory.used_share_of_allocated)} of the allocated KV memory holds no token state: {tail:.1f} tokens a running "
-            f"sequence, where half a block, the expected tail of a last block, is {memory.block_size / 2:g}."
+            f"{numbers.percent(1 - share)} of the allocated KV memory holds no token state: {tail:.1f} tokens a running sequence, where half a block, the "
+            f"expected tail of a last block, is {memory.half_block_tokens:g}."
         ),
         source="Time-weighted means of memory by category; prompts that are not computed yet count as unused too.",
+    )
+
+
+def _reservation(report: ReplayReport) -> FindingText | None:
+    """Of contiguous memory: where it goes."""
+    memory, seen = report.memory, report.memory.hindsight
+    share = memory.used_share_of_allocated
+    allocator = report.config.settings.allocator
+    if share is None or allocator == "paged":
+        return None
+    parts = [f"{numbers.percent(seen.token_states)} holds token states"]
+    if seen.reserved is not None and seen.internal is not None:
+        parts.append(f"{numbers.percent(seen.reserved)} waits for tokens still to come")
+        parts.append(f"{numbers.percent(seen.internal)} is held and never used")
+    if seen.rounding:
+        parts.append(f"{numbers.percent(seen.rounding)} is lost to rounding")
+    parts.append(f"{numbers.percent(seen.free)} is in no run")
+    return FindingText(
+        code="reservation",
+        figure=numbers.percent(share),
+        sentence=f"Only {numbers.percent(share)} of what contiguous memory ({allocator}) allocates holds token states. Of the whole pool, {', '.join(parts)}.",
+        source="Time-weighted, in hindsight. The same replay with paged memory says what paging makes of it.",
+        warm=True,
     )
 
 
@@ -203,5 +226,5 @@ def _speed(report: ReplayReport) -> FindingText | None:
 
 
 _FINDERS: Final[tuple[Callable[[ReplayReport], FindingText | None], ...]] = (
-    _lost, _paging, _preemptions, _limit, _latency, _prefixes, _cost, _waste, _speed,
+    _lost, _paging, _reservation, _preemptions, _limit, _latency, _prefixes, _cost, _waste, _speed,
 )  # fmt: skip

@@ -99,8 +99,8 @@ def _machine(config: Resolved) -> str:
 def _fit(fit: Fit) -> str:
     return (
         f"{fit.num_steps:,} steps; over steps not seen, {fit.folds} folds: a step's time off by {fit.error_share:.1%} "
-        f"on average, that of all by {fit.total_error_share:+.1%}; {fit.unusual_steps_share:.1%} took unusually long and "
-        f"were set aside, with {fit.unusual_time_share:.1%} of the time"
+        f"on average, that of all by {fit.total_error_share:+.1%}; {fit.unusual_steps_share:.1%} stand in slow stretches "
+        f"and were set aside, with {fit.unusual_time_share:.1%} of the time"
     )
 
 

@@ -145,9 +145,7 @@ def _split(flag: str, text: str) -> tuple[str, str]:
         raise ConfigError(f"{flag} {text!r}: write NAME=VALUE, such as block_size=16")
     name = name.strip().replace("-", "_").lower()
     name = _SHORT.get(name, name)
-    if name not in _TYPES:
-        find_name("setting", name, _TYPES, "")
-    return name, value
+    return find_name("setting", name, {known: known for known in _TYPES}, ""), value
 
 
 def _value(flag: str, name: str, text: str) -> Any:

@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 
 from sim.sweep.options import (
+    HARDWARE,
     MACHINE,
+    MODELS,
     OUTPUT,
     WORKLOAD,
     BlockTable,
@@ -38,12 +40,12 @@ def sweep(
     model: Annotated[
         str | None,
         typer.Option(
-            help="A built-in model, or the path of a Hugging Face config.json.",
+            help=f"{MODELS}, or the path of a Hugging Face config.json.",
             rich_help_panel=MACHINE,
         ),
     ] = None,
     hardware: Annotated[
-        str | None, typer.Option(help="A name of the table, or cpu.", rich_help_panel=MACHINE)
+        str | None, typer.Option(help=f"{HARDWARE}, or cpu, measured now.", rich_help_panel=MACHINE)
     ] = None,
     hardware_file: HardwareFile = None,
     block_table: BlockTable = None,
@@ -73,9 +75,11 @@ def sweep(
     from sim.sweep.runner import sweep as run
     from sim.sweep.workers import Workers
     from traces.figures import encode_figures
+    from traces.outputs import check_outputs
     from traces.terminal import exit_on_error
 
     with exit_on_error():
+        check_outputs(json, csv, folder=out)
         axes = parse_axes(axis or [])
         base = parse_settings(settings or [])
         for name, value in (("model", model), ("hardware", hardware)):
@@ -106,6 +110,7 @@ def sweep(
                 write_atomically(path, table)
     console = Console(highlight=False)
     console.print(render(result, console.width))
-    typer.echo(f"\n{len(result.points):,} points; written to {out}")
+    points = f"{len(result.points):,} point{'s' * (len(result.points) != 1)}"
+    typer.echo(f"\n{points}; written to {out}")
     if any(point.error is not None for point in result.points):
         raise typer.Exit(1)

@@ -103,4 +103,4 @@ def render(result: SweepResult, width: int) -> Group:
 def _failure(points: list[SweepPoint], message: str) -> Text:
     place = ", ".join(f"{name}={show(value)}" for name, value in points[0].settings.items())
     more = f" and {len(points) - 1:,} more" if len(points) > 1 else ""
-    return Text.assemble((f"{place}{more}: ", "bold red"), message)
+    return Text.assemble((f"{place}{more}: " if place else "failed: ", "bold red"), message)

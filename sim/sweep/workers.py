@@ -58,7 +58,6 @@ def attempt(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
 
 def _serve(pipe: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         try:
             function, arguments = pipe.recv()
@@ -76,7 +75,12 @@ class _Worker:
         self.job: Any = None
         self.is_busy = False
         self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
-        self.process.start()
+        # A process inherits what is blocked, so Ctrl-C does not end it with a traceback while it still imports.
+        blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         theirs.close()
 
     def stop(self) -> None:

@@ -1,9 +1,14 @@
 """A real server and a real engine around a scripted model, on a loopback socket, in a thread of its own."""
 
+import asyncio
+import json
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 import anyio
 import anyio.from_thread
@@ -20,6 +25,7 @@ from gateway.server import Server, bind, url_of
 from gateway.server import run as run_loop
 from gateway.tenants import Tenants
 from tests.gateway.vocabulary import END, FIRST_PIECE, byte_chat, byte_codec
+from traces.recording_writer import RecordingWriter
 
 MODEL = "scripted"
 
@@ -42,6 +48,8 @@ def scripted(
     max_batch: int = 64,
     host_blocks: int = 0,
     move_pace: Callable[[bool], None] | None = None,
+    clock: Callable[[], int] = time.monotonic_ns,
+    record: Path | None = None,
 ) -> Served:
     """A model that says `pieces`, a token each, then ends; without them, pseudo-random bytes without end.
 
@@ -75,7 +83,15 @@ def scripted(
         },
         CoreConfig,
     )
-    engine = Engine(executor, config, codec, model_name=MODEL, max_queue_requests=max_queue)
+    engine = Engine(
+        executor,
+        config,
+        codec,
+        model_name=MODEL,
+        clock=clock,
+        recorder=None if record is None else RecordingWriter(record, config=config, model=MODEL),
+        max_queue_requests=max_queue,
+    )
     return Served(engine, codec, byte_chat(codec), tenants or Tenants())
 
 
@@ -96,6 +112,11 @@ def live(served: Served, **settings: object) -> Iterator[httpx.Client]:
             failure = await server.run(listener, ready.set)
             if failure is not None:
                 failures.append(failure)
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        # sse-starlette keeps one for each event loop on which it has served the live page's feed.
+        left = {task for task in left if "_shutdown_watcher" not in repr(task)}
+        if left:
+            failures.append(AssertionError(f"tasks were left behind: {left}"))
 
     def run() -> None:
         try:
@@ -119,6 +140,47 @@ def live(served: Served, **settings: object) -> Iterator[httpx.Client]:
         assert not thread.is_alive(), "the server did not stop"
     if failures:
         raise failures[0]
+
+
+@contextmanager
+def raw_post(
+    client: httpx.Client, path: str, body: dict[str, Any], *, receive_buffer: int | None = None
+) -> Iterator[socket.socket]:
+    """A connection on which a request has been sent and nothing read; closed at the end if not before."""
+    host, port = client.base_url.host, client.base_url.port
+    assert port is not None
+    content = json.dumps(body).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(content)}\r\n\r\n"
+    with socket.socket() as connection:
+        if receive_buffer is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        connection.settimeout(20)
+        connection.connect((host, port))
+        connection.sendall(head.encode() + content)
+        yield connection
+
+
+def read_until(connection: socket.socket, marker: bytes, times: int = 1) -> bytes:
+    """What comes until `marker` has come so often."""
+    seen = b""
+    while seen.count(marker) < times:
+        piece = connection.recv(65536)
+        assert piece, f"the server closed after {seen[-200:]!r}"
+        seen += piece
+    return seen
+
+
+def chunks_of(raw: bytes) -> list[bytes]:
+    """The HTTP chunks of a complete response's body."""
+    rest, chunks = raw.partition(b"\r\n\r\n")[2], []
+    while True:
+        size, _, rest = rest.partition(b"\r\n")
+        length = int(size, 16)
+        chunk, end, rest = rest[:length], rest[length : length + 2], rest[length + 2 :]
+        assert end == b"\r\n"
+        if length == 0:
+            return chunks
+        chunks.append(chunk)
 
 
 def wait_until(client: httpx.Client, **health: int) -> None:

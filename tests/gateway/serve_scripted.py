@@ -1,18 +1,19 @@
-"""A process that serves a scripted model until it is told to stop: `python -m tests.gateway.serve_scripted DRAIN_S`.
+"""A process that serves a scripted model until it is told to stop: `python -m tests.gateway.serve_scripted DRAIN_S CRASH_AT_STEP PIECE_BYTES`.
 
 Says its address on standard output once it takes requests. Each step of the model takes ten milliseconds.
 """
 
-import sys
 import time
 
-from engine.core.errors import ExecutorError
+import typer
+
 from engine.core.plan import Plan
 from gateway.server import bind, run, serve, url_of
 from tests.gateway.live import gateway_config, scripted
+from traces.terminal import exit_on_error
 
 
-def main(drain_s: float, crash_at_step: int) -> None:
+def main(drain_s: float, crash_at_step: int, piece_bytes: int) -> None:
     def crash(plan: Plan) -> Exception | None:
         return RuntimeError("the worker died") if plan.step == crash_at_step else None
 
@@ -21,12 +22,11 @@ def main(drain_s: float, crash_at_step: int) -> None:
 
     config = gateway_config(drain_s=drain_s)
     listener = bind(config)
-    served = scripted(pace=pace, step_fault=crash)
-    try:
+    pieces = [b"x" * piece_bytes] * 300 if piece_bytes else None
+    served = scripted(pieces, pace=pace, step_fault=crash, num_blocks=1024)
+    with exit_on_error():
         run(serve, config, served, listener, lambda: print(url_of(listener), flush=True))
-    except ExecutorError as error:
-        sys.exit(f"error: {error}")
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]), int(sys.argv[2]))
+    typer.run(main)

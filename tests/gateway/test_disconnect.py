@@ -1,17 +1,13 @@
 """A client that leaves takes its request with it, streamed or not, running or waiting (FR-10). Idle streams stay open."""
 
-import json
 import select
 import socket
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
-import httpx
 import pytest
 
 from engine.scripted import Gate
-from tests.gateway.live import live, scripted, wait_until, wait_until_free
+from tests.gateway.live import live, raw_post, read_until, scripted, wait_until, wait_until_free
 from tests.gateway.test_metrics import scrape
 from tests.reference.strict_sse import finishes, read_events, text_of
 
@@ -33,29 +29,6 @@ def asks(path: str, text: str, **fields: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": text}]} | {
         name: value for name, value in (LONG | fields).items() if name != "prompt"
     }
-
-
-@contextmanager
-def raw_post(client: httpx.Client, path: str, body: dict[str, Any]) -> Iterator[socket.socket]:
-    """A connection on which a request has been sent and nothing read; closed at the end if not before."""
-    host, port = client.base_url.host, client.base_url.port
-    assert port is not None
-    content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(content)}\r\n\r\n"
-    with socket.socket() as connection:
-        connection.settimeout(20)
-        connection.connect((host, port))
-        connection.sendall(head.encode() + content)
-        yield connection
-
-
-def read_until(connection: socket.socket, marker: bytes, times: int = 1) -> bytes:
-    seen = b""
-    while seen.count(marker) < times:
-        piece = connection.recv(65536)
-        assert piece, f"the server closed after {seen[-200:]!r}"
-        seen += piece
-    return seen
 
 
 @every_way

@@ -52,7 +52,7 @@ api = schemathesis.openapi.from_dict(DOCUMENT).exclude(path="/live")
 
 @api.parametrize()
 @settings(
-    max_examples=25,
+    max_examples=12,
     derandomize=True,
     database=None,
     deadline=None,

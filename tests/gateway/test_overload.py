@@ -1,14 +1,21 @@
 """A full queue turns requests away with the time after which to come again, from the rate at which requests were admitted."""
 
+import json
+import resource
+import time
+
+import httpx
 import numpy as np
 import pytest
 
+from benchmarks._edge_client import END, PATH, Crowd, Reader, request
 from engine.core.errors import CapacityError
 from engine.core.ids import RequestId
 from engine.executor import SamplingParams
 from engine.requests import Generation
 from gateway.streams import LONGEST_WAIT_MS, SHORTEST_WAIT_MS, OpenStreams
 from tests.gateway.live import live, scripted
+from tests.gateway.test_server import process
 
 
 class Clock:
@@ -43,3 +50,56 @@ def test_client_is_told_in_whole_seconds() -> None:
         refused = client.post("/v1/completions", json={"prompt": "hi"})
     assert refused.status_code == 429
     assert refused.headers["retry-after"] == "1"
+
+
+BURST = {"max_tokens": 20, "ignore_eos": True, "stream": True}
+
+
+def head_and_body(reader: Reader) -> tuple[bytes, bytes]:
+    head, _, body = b"".join(reader.pieces).partition(b"\r\n\r\n")
+    return head, body
+
+
+def status(reader: Reader) -> int | None:
+    return int(reader.pieces[0].split()[1]) if reader.pieces else None
+
+
+def is_over(reader: Reader) -> bool:
+    return reader.pieces != [] and reader.pieces[-1].endswith((END, b"}}"))
+
+
+@pytest.mark.parametrize("num", [1_500, pytest.param(5_000, marks=pytest.mark.slow)])
+def test_burst_is_refused_at_once_in_shape_and_told_a_time_after_which_there_is_room(
+    num: int,
+) -> None:
+    """The server runs 64 requests at once, lets 1,024 wait, and needs 0.2 s for a batch or more."""
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < num + 100:
+        pytest.skip("too few descriptors are allowed")
+    with (
+        process(drain_s=0) as (_, url),
+        httpx.Client(base_url=url, timeout=60) as client,
+        Crowd((client.base_url.host, client.base_url.port or 0)) as crowd,
+    ):
+        sent = [crowd.join([request(PATH, BURST | {"prompt": f"{i}"})])[0] for i in range(num)]
+        begun = time.monotonic()
+        client.get("/health")  # comes after all of them
+        assert time.monotonic() - begun < 20
+        crowd.read_for(0.5)
+        refused = [reader for reader in sent if status(reader) == 429]
+        assert refused
+        waits_s = []
+        for reader in refused:
+            head, body = head_and_body(reader)
+            error = json.loads(body)["error"]
+            assert (error["type"], error["code"]) == ("rate_limit_error", "over_capacity")
+            waits_s.append(int(head.partition(b"retry-after: ")[2].partition(b"\r")[0]))
+        assert all(1 <= wait <= 12 for wait in waits_s)
+        crowd.read_for(max(waits_s))
+        assert client.post(PATH, json=BURST | {"prompt": "again"}).status_code == 200
+        while not all(map(is_over, sent)):
+            crowd.read_for(0.1)
+        served = [
+            reader for reader in sent if head_and_body(reader)[0].startswith(b"HTTP/1.1 200 ")
+        ]
+        assert len(served) + len(refused) == num
+        assert all(b"data: [DONE]" in head_and_body(reader)[1] for reader in served)

@@ -21,15 +21,17 @@ STREAM = {"prompt": "hi", "max_tokens": 400, "ignore_eos": True, "stream": True}
 
 @contextmanager
 def process(
-    *, drain_s: float, crash_at_step: int = -1
+    *, drain_s: float, crash_at_step: int = -1, piece_bytes: int = 0
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server in a process of its own, and its URL."""
     command = [
         sys.executable,
         "-m",
         "tests.gateway.serve_scripted",
+        "--",
         str(drain_s),
         str(crash_at_step),
+        str(piece_bytes),
     ]
     server = subprocess.Popen(
         command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -128,7 +130,7 @@ def test_dying_model_runner_ends_each_stream_with_an_error_and_the_process_with_
             "code": "executor_failed",
         }
         code, errors = outcome(server)
-    assert code == 1
+    assert code == 3
     assert errors.endswith("error: the model runner died\n")
 
 

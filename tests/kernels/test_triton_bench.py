@@ -4,7 +4,8 @@ import time
 
 import torch
 
-from kernels.bench import TARGETS, Card, Sizes, measure, missed
+from kernels.bench import TARGETS, Card, Sizes, block_costs, measure, missed
+from kernels.layout import BLOCK_SIZES
 from tests.kernels.device import DEVICE
 
 SMALL = Sizes(
@@ -32,6 +33,11 @@ def test_every_target_has_its_figure():
     figures = measure(Card(torch.device(DEVICE), 90, 1), SMALL, wall_timer)
     assert TARGETS.keys() <= figures.keys()
     assert all(value > 0 for value in figures.values())
+    costs = block_costs(figures)
+    assert [(x["head_size"], x["block_size"]) for x in costs] == [
+        (head, size) for head in SMALL.block_head_dims for size in BLOCK_SIZES
+    ]
+    assert [x["relative_cost"] for x in costs if x["block_size"] == 16] == [1.0, 1.0]
 
 
 def test_missed_targets_are_named_with_what_they_should_be():

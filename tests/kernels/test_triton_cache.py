@@ -150,7 +150,7 @@ def test_copies_move_whole_blocks_of_every_plane(dtype):
         .to(DEVICE)
     )
     before = pool.view(torch.uint8).clone()
-    copy_blocks(pool, ints([4, 0, -1, 4]), ints([7, 2, 3, 1]))
+    copy_blocks(pool, ints([4, 0, -1, 4, 5, -1]), ints([7, 2, 3, 1, -1, -1]))
     want = before.clone()
     want[:, [7, 2, 1]] = before[:, [4, 0, 4]]
     assert torch.equal(pool.view(torch.uint8), want)

@@ -10,6 +10,7 @@ import sys
 from typing import Any
 
 import pytest
+import triton
 
 from kernels.builds import shipped
 from kernels.offline import ARCHITECTURES
@@ -24,12 +25,15 @@ SUBSET = (
     "copy",
     "sample-draw",
 )
-"""One build of each kind; the whole matrix is in `make test-all`."""
+"""One build of each kind, compiled in each run; the whole matrix is compiled by `make test-all`."""
+JUDGED = ROOT / "tests" / "golden" / "machine_code.json"
+"""Which builds were compiled and judged without fault, and by which Triton."""
 
 
 def python(*args: str) -> list[Any]:
     """The JSON lines that a module prints, run where Triton compiles."""
-    environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": str(ROOT)}
+    path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "PYTHONPATH": path}
     done = subprocess.run(
         [sys.executable, *args],
         capture_output=True,
@@ -48,6 +52,19 @@ def test_the_matrix_has_at_most_sixty_builds_of_different_names(arch):
     names = [b.name for b in shipped(arch)]
     assert len(names) == len(set(names)) <= 60
     assert set(SUBSET) <= set(names)
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_every_shipped_build_is_one_that_was_judged_without_fault(arch):
+    judged = json.loads(JUDGED.read_text(encoding="utf-8"))
+    if judged["triton"] != triton.__version__:
+        pytest.skip(f"builds were judged with Triton {judged['triton']}")
+    (shipped_now,) = python("-m", "kernels.offline", "--arch", str(arch), "--fingerprints")
+    changed = [
+        name for name, print_ in shipped_now.items() if judged[str(arch)].get(name) != print_
+    ]
+    again = f"python -m kernels.offline --arch {arch} --record {JUDGED.relative_to(ROOT)}"
+    assert not changed, f"kernels have changed; judge their machine code again: {again}"
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)

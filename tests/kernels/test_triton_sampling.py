@@ -8,7 +8,8 @@ import triton.language as tl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.sampling.draw import IN_PROMPT, Drawn, SamplingColumns, draw, top_logprobs
+from kernels.sampling.adjust import IN_PROMPT
+from kernels.sampling.draw import Drawn, SamplingColumns, draw, top_logprobs
 from kernels.sampling.philox import philox
 from tests.kernels.device import DEVICE, ints
 from tests.reference.token_draw import Params, logprob
@@ -137,15 +138,13 @@ def test_greedy_takes_the_lowest_id_of_equals():
 
 
 def test_negative_zero_ties_with_zero():
-    logits = np.full((4, 70), -9.0, np.float32)
+    logits = np.full((18, 70), -9.0, np.float32)
     logits[:, 5], logits[:, 65] = 0.0, -0.0
-    rows = [
-        Params(top_k=1),
-        Params(temperature=0.0),
-        Params(top_k=2, seed=5),
-        Params(top_p=0.3, seed=11),
-    ]
+    rows = [Params(top_k=1), Params(temperature=0.0)]
+    rows += [Params(top_k=2, seed=5, position=p) for p in range(8)]
+    rows += [Params(top_p=0.3, seed=11, position=p) for p in range(8)]
     assert_same_tokens(logits, rows)
+    assert set(drawn(logits, rows).token[10:].tolist()) == {5, 65}
 
 
 def test_a_draw_does_not_depend_on_its_neighbours():

@@ -13,7 +13,10 @@ from kernels.cache.table import apply_delta, delta_kernel, last_changes
 from kernels.cache.write import rotation_table, write_kernel, write_kv
 from kernels.layout import E4M3, KVCache
 from kernels.mode import INTERPRETED
-from kernels.sampling.draw import adjust_kernel, draw, draw_kernel, weigh_kernel
+from kernels.sampling.adjust import adjust_kernel
+from kernels.sampling.choose import draw_kernel
+from kernels.sampling.draw import draw
+from kernels.sampling.weigh import weigh_kernel
 from tests.kernels.device import ints
 from tests.kernels.paged_scene import SMALL, make_scene, run
 from tests.kernels.test_triton_sampling import columns, logits_of
@@ -71,6 +74,16 @@ def test_tiles_that_a_rule_hides_are_not_even_walked(monkeypatch, rule, lengths,
     assert traffic.tiles == len(tiles) + 2 * sum(tiles)
 
 
+@pytest.mark.parametrize(("rule", "walked"), [(rules.causal(), 7), (rules.sliding_window(40), 2)])
+@pytest.mark.parametrize("block_size", [8, 64])
+def test_shares_walk_each_tile_once_and_none_beyond_the_end(monkeypatch, rule, walked, block_size):
+    """Four programs load queries and share the tiles of 200 keys; three merge a row each."""
+    scene = make_scene([(1, 200)], block_size=block_size, kv_heads=1)
+    with counted(monkeypatch) as traffic:
+        run(scene, rule, force_share=2)
+    assert traffic.tiles == 4 + 2 * walked + 3
+
+
 def test_the_contiguous_build_looks_nothing_up(monkeypatch):
     k = torch.zeros(3, 1, 128, 64, dtype=torch.float16)
     scene = make_scene([(1, 77)], kv_heads=1, dtype=torch.float16)._replace(k=k, v=k)
@@ -92,6 +105,17 @@ def test_split_keys_are_read_once_and_merged_once(monkeypatch):
         loads, stores = loads + got[0], stores + got[1]
     live = documented(merge_kernel, splits=3, shares=3, HEAD_DIM=64, out=2)
     assert (traffic.loads, traffic.stores) == (loads + 3 * live[0], stores + 3 * live[1])
+
+
+def test_a_share_without_keys_leaves_one_number_a_row(monkeypatch):
+    lone, short = make_scene([(1, 77)], kv_heads=1), make_scene([(1, 77), (1, 5)], kv_heads=1)
+    stores = []
+    for scene in (lone, short):
+        with counted(monkeypatch) as traffic:
+            run(scene, rules.causal(), force_share=1)
+        stores.append(traffic.stores)
+    rows, full = 3, 3 * (64 * 4 + 4)
+    assert stores[1] - stores[0] == full + 2 * 4 * rows + rows * 64 * 4
 
 
 def test_tiles_of_a_chunk_share_each_key_among_their_rows(monkeypatch):

@@ -73,14 +73,25 @@ def test_a_disturbed_stretch_is_set_aside_and_its_cost_is_told():
     for at in range(300, 400):
         steps[at] = msgspec.structs.replace(steps[at], ns=2 * steps[at].ns)
     fit = fitted(steps)
-    assert 0.08 < fit.unusual_steps_share < 0.13
+    assert 0.06 < fit.unusual_steps_share < 0.13
     extra = sum(step.ns for step in steps[300:400]) / 2 / sum(step.ns for step in steps)
-    assert fit.unusual_time_share == pytest.approx(extra, rel=0.15)
+    assert fit.unusual_time_share == pytest.approx(extra, rel=0.2)
     assert fit.total_error_share == pytest.approx(-extra, rel=0.3)
     cost = FittedCost(fit)
     fresh = some_steps(500, seed=5)
     predicted = sum(cost.step_ns(step.work) for step in fresh)
     assert predicted == pytest.approx(sum(step.ns for step in fresh), rel=0.02)
+
+
+def test_slow_steps_that_come_now_and_then_count_in_full():
+    steps = some_steps(3000)
+    for at in range(0, 3000, 10):
+        steps[at] = msgspec.structs.replace(steps[at], ns=3 * steps[at].ns)
+    fit = fitted(steps)
+    assert fit.unusual_steps_share == 0
+    cost = FittedCost(fit)
+    predicted = sum(cost.step_ns(step.work) for step in steps)
+    assert predicted == pytest.approx(sum(step.ns for step in steps), rel=0.02)
 
 
 def test_steps_larger_than_any_recorded_go_on_in_a_straight_line():

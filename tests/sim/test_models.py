@@ -166,3 +166,18 @@ def test_an_unknown_model_lists_the_known_and_the_closest():
 
 def test_names_forgive_case_and_punctuation():
     assert find_model("llama 3.1 8b").name == "Llama-3.1-8B"
+
+
+@pytest.mark.parametrize(
+    ("repository", "name"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", "Llama-3.1-8B"),
+        ("meta-llama/Llama-2-7b-chat-hf", "Llama-2-7B"),
+        ("meta-llama/Llama-2-13b-hf", "Llama-2-13B"),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", "Qwen3-30B-A3B"),
+        ("mistralai/Mixtral-8x7B-Instruct-v0.1", "Mixtral-8x7B"),
+        ("facebook/opt-13b", "OPT-13B"),
+    ],
+)
+def test_the_name_of_a_repository_is_understood(repository, name):
+    assert find_model(repository).name == name

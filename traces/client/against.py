@@ -1,14 +1,15 @@
 """A prediction laid over a measurement: the JSON of a replay, or of another run. Reads what both have, and ignores the rest."""
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from engine.core.errors import ConfigError
-from traces.client.figures import Against, BenchThroughput, Compared
+from traces.client.figures import Against, BenchThroughput, BenchTrace, Compared
 from traces.client.measure import Latencies
+from traces.shaping import Shaping
 from traces.stats import Spread
 
 LATENCIES: Final = (("TTFT", "ttft"), ("TPOT", "tpot"), ("end to end", "e2e"))
@@ -19,9 +20,14 @@ class _Named(Struct, frozen=True):
     name: str = ""
 
 
+class _Settings(Struct, frozen=True):
+    shaping: dict[str, Any] = {}
+
+
 class _Config(Struct, frozen=True):
     model: _Named = _Named()
     hardware: _Named = _Named()
+    settings: _Settings = _Settings()
 
 
 class _Target(Struct, frozen=True):
@@ -32,6 +38,7 @@ class _Target(Struct, frozen=True):
 class _Trace(Struct, frozen=True):
     sha256: str
     name: str = ""
+    format: str = ""
 
 
 class _Speed(Struct, frozen=True):
@@ -58,6 +65,12 @@ class Prediction(Struct, frozen=True):
     distributions: _Distributions
     config: _Config = _Config()
     target: _Target = _Target()
+    settings: _Settings = _Settings()
+
+    @property
+    def shaping(self) -> dict[str, Any]:
+        """What was asked of its trace."""
+        return self.settings.shaping if self.kind == "bench" else self.config.settings.shaping
 
     @property
     def title(self) -> str:
@@ -83,8 +96,28 @@ def read_prediction(path: Path) -> Prediction:
         ) from None
 
 
+def differences(prediction: Prediction, trace: BenchTrace, shaping: Shaping) -> list[str]:
+    """In what the other workload is not this one, in half sentences.
+
+    A trace that was not read to its end has another digest, so it is another one only if its name differs too.
+    """
+    other = prediction.trace
+    found = []
+    if other.sha256 != trace.sha256 and (other.name, other.format) != (trace.name, trace.format):
+        found.append(f"another trace, {other.name}")
+    here = msgspec.to_builtins(shaping)
+    for name, value in prediction.shaping.items():
+        if name in here and name != "limit" and here[name] != value:
+            found.append(f"{name.replace('_', ' ')} {value} instead of {here[name]}")
+    return found
+
+
 def lay_over(
-    prediction: Prediction, measured: Latencies, speed: BenchThroughput, sha256: str
+    prediction: Prediction,
+    measured: Latencies,
+    speed: BenchThroughput,
+    trace: BenchTrace,
+    shaping: Shaping,
 ) -> Against:
     """Each figure beside the other's."""
     figures = []
@@ -108,7 +141,7 @@ def lay_over(
     return Against(
         kind=prediction.kind,
         title=prediction.title,
-        same_trace=prediction.trace.sha256 == sha256,
+        differences=differences(prediction, trace, shaping),
         figures=figures,
         distributions=msgspec.to_builtins(prediction.distributions),
     )

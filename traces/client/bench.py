@@ -127,6 +127,17 @@ def _report(
     end_ns = driver.end_ns
     measured = latencies(outcomes)
     speed = throughput(outcomes, end_ns, driver.num_connections)
+    read = BenchTrace(
+        name=Path(trace.name).name,
+        format=trace.format,
+        sha256=trace.digest,
+        requests=trace.num_requests,
+        bad=trace.bad_counts,
+        bad_rows=trace.bad_rows,
+    )
+    over = None
+    if against is not None:
+        over = lay_over(against, measured, speed, read, settings.shaping)
     report = BenchReport(
         target=TargetFigures(
             url=target.url,
@@ -137,14 +148,7 @@ def _report(
             measured_by=yardstick.source,
         ),
         settings=settings,
-        trace=BenchTrace(
-            name=Path(trace.name).name,
-            format=trace.format,
-            sha256=trace.digest,
-            requests=trace.num_requests,
-            bad=trace.bad_counts,
-            bad_rows=trace.bad_rows,
-        ),
+        trace=read,
         requests=counts(outcomes, driver.never_sent, driver.interrupted, driver.said),
         throughput=speed,
         honesty=honesty(outcomes),
@@ -153,6 +157,6 @@ def _report(
         e2e_ms=measured.e2e,
         over_time=over_time(outcomes, end_ns),
         distributions=measured.distributions,
-        against=lay_over(against, measured, speed, trace.digest) if against is not None else None,
+        against=over,
     )
     return replace(report, findings=findings(report))

@@ -159,11 +159,13 @@ def bench(
     from traces.client.write import write_csv, write_page
     from traces.figures import write_figures
     from traces.formats import open_trace
+    from traces.outputs import check_outputs
     from traces.render import bad_rows
     from traces.shaping import build_shaping
     from traces.terminal import exit_on_error
 
     with exit_on_error():
+        check_outputs(json, html, folder=csv)
         settings = BenchSettings(
             endpoint=endpoint, ignore_eos=ignore_eos, temperature=temperature, timeout_s=timeout_s, duration_s=duration_s, warm_up=warm_up,
             shaping=build_shaping(

@@ -80,7 +80,8 @@ class Driver:
         self._timeout_s = timeout_s
         self._until_ns = None if duration_s is None else round(duration_s * 1e9)
         self._clock = clock
-        self._start_ns = 0
+        self.start_ns = 0
+        """When the run began, on `clock`."""
         self._heap: list[_Item] = []
         self._bytes = 0
         self._waiting: dict[tuple[int, int], list[TraceRequest]] = {}
@@ -102,7 +103,7 @@ class Driver:
 
     def now(self) -> int:
         """Nanoseconds since the run began."""
-        return self._clock() - self._start_ns
+        return self._clock() - self.start_ns
 
     def stop(self) -> None:
         """Ends the run: what is open stays unfinished, nothing more is sent."""
@@ -115,12 +116,12 @@ class Driver:
         Raises:
             TraceError: from `rows`.
         """
-        self._start_ns = self._clock()
+        self.start_ns = self._clock()
         async with anyio.create_task_group() as group:
             self._group = group
             group.start_soon(self._read, rows)
             await self._ready.wait()
-            self._start_ns = self._clock()
+            self.start_ns = self._clock()
             await self._dispatch()
             self.end_ns = self.now()
             self.never_sent += (

@@ -132,8 +132,8 @@ class Against(Struct, frozen=True, kw_only=True):
 
     kind: str
     title: str
-    same_trace: bool
-    """Both were made of the same bytes; how much of them was used, and when, is in their settings."""
+    differences: list[str]
+    """In what its workload is another one."""
     figures: list[Compared]
     distributions: dict[str, Any]
 

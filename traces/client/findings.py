@@ -65,13 +65,13 @@ def _against(report: BenchReport) -> BenchFinding | None:
     worst = max(shown, key=lambda item: abs(item[1]))
     said = ", ".join(f"{name} {_signed(error)}" for name, error in shown)
     what = "The prediction" if against.kind == "replay" else "The other run"
-    other = "" if against.same_trace else " It was made of another trace."
+    other = f" It was made with {', '.join(against.differences)}." if against.differences else ""
     return BenchFinding(
         code="against",
         figure=_signed(worst[1]),
         sentence=f"{what} ({against.title}) differs from the measurement by {said}.{other}",
         source="The other over the measured figure, less 1. A replay's times are the server's, without network and client.",
-        warm=not against.same_trace,
+        warm=bool(against.differences),
     )
 
 

@@ -157,7 +157,9 @@ def _comparison(report: BenchReport) -> Table:
         name="comparison",
         columns=[Column(title="", text=True), *(Column(title=head) for head in heads)],
         rows=rows,
-        note="" if against.same_trace else "The other figures were made of another trace.",
+        note=f"The other figures were made with {', '.join(against.differences)}."
+        if against.differences
+        else "",
     )
 
 

@@ -28,30 +28,29 @@ def inspect(
     """Step through a recording: its block map at any step, and why each request was preempted."""
     from rich.console import Console
 
-    from engine.core.errors import ConfigError
     from traces.inspector.moments import Walk, look
     from traces.inspector.pack import build_page
     from traces.inspector.serve import serve_document
+    from traces.outputs import check_outputs
+    from traces.report.tables import write_text
     from traces.terminal import exit_on_error, step_progress
 
     console = Console(highlight=False, soft_wrap=True)
     with exit_on_error():
+        check_outputs(html)
         found = look(recording, partial=partial)
         walk = Walk(recording, found)
         with step_progress(found.num_steps, "replaying") as watch:
-            page = build_page(recording, found, walk, walk.moments(watch)).encode()
-        size = f"{len(page) / 1e6:,.1f} MB"
+            page = build_page(recording, found, walk, walk.moments(watch))
+        size = f"{len(page.encode()) / 1e6:,.1f} MB"
         told = f"{found.num_steps:,} steps and {len(walk.stories.of):,} requests, {size}"
         if html is not None:
-            try:
-                html.write_bytes(page)
-            except OSError as error:
-                raise ConfigError(f"cannot write {html}: {error.strerror}") from error
+            write_text(page, html)
             console.print(f"{html}: {told}")
             return
         try:
             serve_document(
-                page,
+                page.encode(),
                 port,
                 lambda url: console.print(
                     f"{recording.name}: {told}; look at {url}, stop with Ctrl-C"

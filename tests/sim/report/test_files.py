@@ -53,6 +53,16 @@ def test_csv_tables_hold_what_the_json_says(tmp_path):
     assert figures["ttft_ms.p99"] == str(report["ttft_ms"]["p99"])
 
 
+def test_a_page_that_cannot_be_written_is_told_before_the_replay(tmp_path, monkeypatch):
+    monkeypatch.setattr("sim.replay.replay_in_full", None)  # not called
+    app = typer.Typer()
+    app.command()(command)
+    page = tmp_path / "absent" / "run.html"
+    result = CliRunner().invoke(app, [str(SAMPLE), "--html", str(page)])
+    assert result.exit_code == 2
+    assert "make it first" in result.output.replace("\n", " ")
+
+
 def test_same_bytes_whatever_the_hash_seed(tmp_path):
     written = []
     for seed in ("1", "2"):

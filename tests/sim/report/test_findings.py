@@ -75,3 +75,14 @@ def test_prefixes_only_where_something_was_shared():
     assert finding(report_of(), "prefixes") is None
     report = report_of(system_tokens=256)
     assert finding(report, "prefixes").figure == numbers.percent(report.memory.prefix_hit_share)
+
+
+@pytest.mark.parametrize("allocator", ["max", "pow2", "oracle"])
+def test_contiguous_memory_is_told_by_what_it_wastes(tmp_path, allocator):
+    report = report_of(crowd(tmp_path), num_blocks=400, allocator=allocator, max_context=1024)
+    assert 3 <= len(report.findings) <= 6
+    assert finding(report, "paging") is None
+    assert finding(report, "waste") is None
+    said = finding(report, "reservation")
+    assert said.figure == numbers.percent(report.memory.used_share_of_allocated)
+    assert numbers.percent(report.memory.hindsight.token_states) in said.sentence

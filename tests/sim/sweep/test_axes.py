@@ -35,6 +35,11 @@ def test_short_names_ranges_and_repeated_values():
     ]
 
 
+def test_names_are_forgiving():
+    assert parse_axes(["blocksize=8"]) == [Axis("block_size", (8,))]
+    assert parse_settings(["BlockSize=8"]) == {"block_size": 8}
+
+
 def test_the_last_axis_changes_fastest():
     axes = [Axis("block_size", (8, 16)), Axis("replicas", (1, 2))]
     places = [(p["block_size"], p["replicas"], p["seed"]) for p in grid({"seed": 7}, axes)]

@@ -1,6 +1,8 @@
 """Worker processes: every job comes back once, whatever became of it."""
 
+import multiprocessing
 import os
+import signal
 import time
 
 import pytest
@@ -49,6 +51,16 @@ def test_workers_ignore_interrupts_and_import_nothing_heavy():
         workers.submit("interrupt", jobs.interrupt_me)
         workers.submit("modules", jobs.heavy_modules)
         assert results(workers) == {"interrupt": "still here", "modules": []}
+
+
+def test_an_interrupt_while_a_worker_starts_is_ignored_without_a_word(capfd):
+    with Workers(2) as workers:
+        workers.submit("work", jobs.square, 3)
+        [child] = multiprocessing.active_children()
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGINT)
+        assert results(workers) == {"work": 9}
+    assert capfd.readouterr().err == ""
 
 
 def test_leaving_ends_the_processes_even_while_they_work():

@@ -23,6 +23,8 @@ class Stub:
         """(from, to) in seconds after the first request."""
         self.arrivals: list[float] = []
         self.prompts: list[str] = []
+        self.written_ns: list[list[int]] = []
+        """By request, in order of arrival: when each token was written, on the clock that clients read too."""
         self.port = 0
         self.stale = False
         self._first: float | None = None
@@ -74,6 +76,8 @@ class Stub:
             self._first = time.monotonic()
         self.arrivals.append(time.monotonic() - self._first)
         self.prompts.append(body["prompt"])
+        written: list[int] = []
+        self.written_ns.append(written)
         kind, tokens = body["model"], body["max_tokens"]
         self.stale = kind == "stale"
         if kind == "500":
@@ -99,6 +103,7 @@ class Stub:
                     self._event(writer, json.dumps({"error": {"message": "the worker died"}}))
                     break
                 end = "length" if i == tokens - 1 else None
+                written.append(time.monotonic_ns())
                 self._event(
                     writer,
                     json.dumps({"choices": [{"index": 0, "text": "word ", "finish_reason": end}]}),

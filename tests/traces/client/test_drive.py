@@ -8,23 +8,29 @@ from tests.traces.client.stub import Stub, running
 from traces.client.measure import counts, honesty, latencies, over_time, throughput, times_of
 from traces.client.outcomes import State
 
-LOADED_MS = 120.0
+LOADED_MS = 400.0
 """What a busy test machine may add to a wait."""
 
 
 def test_measured_times_are_the_server_s():
-    with running(Stub(ttft_s=0.08, gap_s=0.02)) as url:
+    stub = Stub(ttft_s=0.08, gap_s=0.02)
+    with running(stub) as url:
         driver = drive(url, [request(0.05 * i, output=11) for i in range(10)])
-    times = times_of(driver.outcomes)
-    assert driver.outcomes.count(State.DONE) == 10
+    outcomes = driver.outcomes
+    times = times_of(outcomes)
+    assert outcomes.count(State.DONE) == 10
     assert np.all(times.ttft >= 79)
-    assert np.median(times.ttft) <= 80 + LOADED_MS / 4
-    assert np.all(times.tpot >= 19.9)
-    assert np.median(times.tpot) <= 30
+    assert np.all(times.tpot >= 19.5)
     assert np.allclose(times.e2e, times.ttft + 10 * times.tpot)
-    measured = latencies(driver.outcomes)
-    assert measured.distributions.gap_ms[100] == pytest.approx(20, abs=8)
-    assert driver.outcomes.num_gaps >= 90
+    # What the server did, on the same clock: the client sees each token after it was written, and soon.
+    first = np.array([written[0] for written in stub.written_ns]) - driver.start_ns
+    last = np.array([written[-1] for written in stub.written_ns]) - driver.start_ns
+    seen = outcomes.ints("first_ns")
+    assert np.all(seen >= first)
+    assert np.median(seen - first) < 10e6
+    assert np.median(np.abs(times.tpot - (last - first) / 10 / 1e6)) < 2
+    assert latencies(outcomes).distributions.gap_ms[100] == pytest.approx(20, rel=0.6)
+    assert outcomes.num_gaps >= 80
 
 
 def test_server_that_stalls_hides_nothing():
@@ -40,9 +46,9 @@ def test_server_that_stalls_hides_nothing():
     during = (due > 0.35) & (due < 1.2)
     assert during.sum() >= 15
     assert np.all(ttft[during] >= 1.3 - due[during] - 0.03)
-    assert np.all(ttft[during] <= 1.3 - due[during] + 0.5)
-    assert honesty(outcomes).late_ms.p50 < 20
-    assert max(stub.arrivals) < 2.3
+    assert np.all(ttft[during] <= 1.3 - due[during] + 3 * LOADED_MS / 1000)
+    assert honesty(outcomes).late_ms.p50 < 100
+    assert max(stub.arrivals) < 2 + 2 * LOADED_MS / 1000
     # A client that waits for an answer before it sends the next would have seen one slow request of forty, 25 ms in the mean.
     assert latencies(outcomes).ttft.mean > 150
 
@@ -54,7 +60,6 @@ def test_client_that_was_held_up_sends_late_says_so_and_counts_from_when_it_was_
     late_ms = times_of(outcomes).late
     assert late_ms[1] >= 250
     assert late_ms[2] >= 150
-    assert late_ms[5] < LOADED_MS
     assert honesty(outcomes).late_over_10ms >= 3
     assert np.all(times_of(outcomes).ttft >= late_ms)
 
@@ -115,7 +120,7 @@ def test_nothing_is_sent_after_the_duration_and_what_is_open_is_waited_for():
         )
     assert driver.outcomes.count(State.DONE) == 2
     assert driver.never_sent >= 1
-    assert driver.end_ns < 3 * SECOND
+    assert driver.end_ns < 6 * SECOND
 
 
 def test_connections_are_used_again_and_one_that_was_just_closed_is_no_failure():
