@@ -17,7 +17,7 @@ from traces import azure, lengths, measured, mooncake, parquet
 from traces.csv_fields import find_columns, shown
 from traces.lines import DamagedStreamError, Lines, decompress, read_chunks
 from traces.native import NativeHeader, read_native
-from traces.order import in_order
+from traces.order import in_order, usable
 from traces.recorded import read_recording, version_message
 from traces.recording import Header
 from traces.schema import BadRow, Row, TraceRequest
@@ -67,7 +67,7 @@ class Trace:
         """The first `KEPT_BAD_ROWS`."""
         self.bad_counts: dict[str, int] = {}
         """By code."""
-        self._rows = in_order(rows)
+        self._rows = usable(in_order(rows))
         self._digest = digest
         self._strict = strict
 

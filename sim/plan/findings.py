@@ -126,7 +126,7 @@ def _scaling(best: Candidate) -> list[str]:
     return [
         f"Ideal autoscaling over windows of {scaling.window_s:g} s would take {scaling.replica_hours:.2f} replica-hours instead of "
         f"{scaling.fixed_replica_hours:.2f} ({scaling.saving_share:.0%} less), between {min(busy, default=0)} and "
-        f"{max(busy, default=0)} replicas: the most that scaling could save, not what a real policy would."
+        f"{max(busy, default=0)} replicas: what scaling could save if every window is to keep the promises by itself, not what a real policy would."
     ]
 
 
