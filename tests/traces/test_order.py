@@ -1,8 +1,11 @@
-"""Arrival order in bounded memory."""
+"""Arrival order in bounded memory, and rows that cannot be used where they stand."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.conftest import DATA
+from traces.formats import read_trace
 from traces.order import in_order, usable
 from traces.schema import MAX_ARRIVAL_NS, NO_HASHES, ROOT, BadRow, TraceRequest
 
@@ -83,3 +86,14 @@ def test_a_time_of_another_age_is_a_bad_row():
     assert good == rows
     assert isinstance(bad, BadRow)
     assert (bad.line, bad.code) == (3, "bad_timestamp")
+
+
+@pytest.mark.parametrize(
+    "name", ["azure_sample.csv", "mooncake_sample.jsonl", "sessions_sample.jsonl"]
+)
+def test_a_byte_order_mark_changes_nothing(name):
+    data = (DATA / name).read_bytes()
+    plain, marked = read_trace([data], name), read_trace([b"\xef\xbb\xbf" + data], name)
+    assert list(marked.requests()) == list(plain.requests())
+    assert marked.num_requests
+    assert marked.bad_counts == plain.bad_counts
