@@ -38,7 +38,7 @@ class Generation(Struct, frozen=True, kw_only=True, eq=False):
     """None: what context and pool leave."""
     sampling: SamplingParams
     stop: tuple[str, ...] = ()
-    """Generation ends before the first of these; none of their text is ever delivered."""
+    """Generation ends before the first of these, whose text is delivered with `include_stop` only."""
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
     """Generation also ends with these; they are not shown."""

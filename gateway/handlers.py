@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from engine.core.errors import RequestError, ServeError
+from engine.core.errors import RequestError
 from gateway.access import tenant_of
 from gateway.allowance import Allowances
 from gateway.answers import Answer, ChatAnswer, CompletionAnswer
@@ -175,7 +175,7 @@ class Handlers:
         try:
             for generation in ask.generations:
                 exchanges.append(self._streams.open(generation, answer.id, endpoint))
-        except ServeError as error:
+        except Exception as error:
             for exchange in exchanges:
                 self._streams.release(exchange)
             allowance.give_back(ask.generations[len(exchanges) :])
