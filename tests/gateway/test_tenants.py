@@ -114,7 +114,7 @@ def test_bad_key_of_the_environment_is_said_without_it() -> None:
 
 @pytest.mark.parametrize("flag", ["", " ", "alice:"])
 def test_a_flag_without_a_key_is_refused_and_opens_nothing(flag: str) -> None:
-    with pytest.raises(ConfigError, match="--api-key: .*8 to 512"):
+    with pytest.raises(ConfigError, match=r"--api-key: .*8 to 512"):
         load_tenants(None, "", [flag])
 
 
