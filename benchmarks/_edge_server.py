@@ -170,6 +170,7 @@ def counts(loop: asyncio.AbstractEventLoop) -> dict[str, int]:
         "tasks": len(asyncio.all_tasks(loop)),
         "fds": sum(1 for _ in Path("/proc/self/fd").iterdir()),
         "threads": threading.active_count(),
+        "cpu_us": time.process_time_ns() // 1000,
         "rss_kib": int(status["VmRSS"].split()[0]),
     }
 

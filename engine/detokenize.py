@@ -109,9 +109,9 @@ class StopStrings:
         return self._words[held][:depth] + text[: end - depth]
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=32)
 def compile_stops(strings: tuple[str, ...]) -> StopStrings:
-    """The automaton of `strings`; clients repeat their stop lists, so the last 256 lists are kept."""
+    """The automaton of `strings`; clients repeat their stop lists, so the last 32 lists are kept: the longest that are allowed take 1.3 MB each."""
     return StopStrings(strings)
 
 

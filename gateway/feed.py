@@ -6,7 +6,8 @@ The engine is watched only while somebody looks. Knows the view's delta format; 
 
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from typing import Final
@@ -118,20 +119,25 @@ class LiveFeed:
                 f"as many live pages are open as this server feeds at once: {self._viewers}"
             )
 
-    async def events(self) -> AsyncIterator[bytes]:
-        """The events of one viewer, until it leaves or the server has ended its streams."""
+    @contextmanager
+    def seat(self) -> Iterator[None]:
+        """One viewer more while it lasts; take it in the same turn of the event loop as `check_room`."""
         self._viewers += 1
         if self._viewers == 1:
             self._engine.watch(self._watch)
         try:
-            async for body in self._look():
-                yield event(body)
+            yield
         finally:
             self._viewers -= 1
             if self._viewers == 0:
                 self._engine.watch(None)
                 self._events.clear()
                 self._frames = None
+
+    async def events(self) -> AsyncIterator[bytes]:
+        """The events of one viewer, who has a seat, until it leaves or the server has ended its streams."""
+        async for body in self._look():
+            yield event(body)
 
     async def _look(self) -> AsyncIterator[Struct]:
         memory = self._engine.memory()

@@ -145,10 +145,11 @@ class Handlers:
         self._feed.check_room()
 
         async def respond(scope: Scope, receive: Receive, send: Send) -> None:
-            if not await send_events(self._feed.events(), self._config, scope, receive, send):
-                connection = connection_of(scope)
-                if connection is not None:
-                    connection.reset()
+            with self._feed.seat():
+                taken = await send_events(self._feed.events(), self._config, scope, receive, send)
+            connection = connection_of(scope)
+            if not taken and connection is not None:
+                connection.reset()
 
         return respond
 

@@ -169,6 +169,10 @@ class Metrics:
 
             try:
                 await app(scope, receive, noted)
+            except Exception:
+                if status == "none":
+                    status = "500"  # which is sent further out
+                raise
             finally:
                 method = scope["method"] if scope["method"] in METHODS else "OTHER"
                 path = paths.get(scope["endpoint"], "other") if "endpoint" in scope else "other"

@@ -26,6 +26,7 @@ from gateway.config import GatewayConfig
 from gateway.engine import Served
 from gateway.server import bind, run, serve, url_of
 from gateway.tenants import VARIABLE, Tenants, load_tenants
+from traces.outputs import check_outputs
 from traces.recording_writer import RecordingWriter
 from traces.shaping import flag_message
 
@@ -106,6 +107,7 @@ def serve_model(options: ServeOptions) -> None:
         level=logging.WARNING, format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     logging.getLogger("kilburn.requests").setLevel(logging.INFO)
+    check_outputs(options.record)
     console = Console(stderr=True, highlight=False)
     gateway = gateway_config_of(options)
     tenants = load_tenants(options.api_keys, os.environ.get(VARIABLE, ""), options.api_key)

@@ -150,10 +150,13 @@ class EventWriter:
             self._timer = self._loop.call_at(self._last + self._ping_s, self._ring)
 
     def _ring(self) -> None:
-        """Sends a comment, if nothing was written meanwhile."""
-        if self._loop.time() >= self._last + self._ping_s and self.writable:
-            self.write(_PING)
+        """Sends a comment, if nothing was written meanwhile. Where it cannot, as on a connection that is closing, patience begins."""
         self._timer = None
+        if self._loop.time() >= self._last + self._ping_s:
+            if self.writable:
+                self.write(_PING)
+            else:
+                self._note_if_stuck()
         self._rearm()
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from sim.sweep.options import HARDWARE, MODELS
 from traces.flags import (
     SCHEDULER,
     BlockSize,
@@ -65,12 +66,12 @@ def replay(
     model: Annotated[
         str,
         typer.Option(
-            help="A built-in model, or the path of a Hugging Face config.json.",
+            help=f"{MODELS}, or the path of a Hugging Face config.json.",
             rich_help_panel=MACHINE,
         ),
     ] = "Llama-3.1-8B",
     hardware: Annotated[
-        str, typer.Option(help="A name of the table, or cpu.", rich_help_panel=MACHINE)
+        str, typer.Option(help=f"{HARDWARE}, or cpu, measured now.", rich_help_panel=MACHINE)
     ] = "A100-80",
     hardware_file: Annotated[
         Path | None,

@@ -31,7 +31,7 @@ class Run(NamedTuple):
     replicas: list[Replica]
     links: list[Link]
     num_held_back: int
-    """Requests that were never sent: at the end of a run that was cut off, they waited for an open one."""
+    """Requests that were never sent: when the run was cut off, they waited for an open one, or for their think time to pass."""
 
 
 class SwapPath(NamedTuple):

@@ -27,12 +27,14 @@ class Workload:
         """(session, turn) -> requests to send after its end."""
         self._turns: dict[int, tuple[int, int]] = {}
         """Number of an open request -> its (session, turn), where it is of a session."""
+        self._num_due = 0
+        """Requests whose moment is known and to come."""
         clock.process(self._read(requests))
 
     @property
     def num_held_back(self) -> int:
-        """Requests that were read and wait for another one to end."""
-        return sum(len(rows) for rows in self._waiting.values())
+        """Requests of sessions that have begun which wait for another one to end, or for their think time to pass."""
+        return self._num_due + sum(len(rows) for rows in self._waiting.values())
 
     def ended(self, number: int) -> None:
         """A request has ended now: those that waited for it are sent when their think time has passed."""
@@ -59,8 +61,10 @@ class Workload:
 
     def _send_in(self, row: TraceRequest, delay: int) -> None:
         def callback(_: simpy.Event) -> None:
+            self._num_due -= 1
             self._send_now(row)
 
+        self._num_due += 1
         Soon(self._clock, delay).callbacks.append(callback)
 
     def _send_now(self, row: TraceRequest) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tomllib
 from importlib.metadata import version
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kilburn import app
+from tests.conftest import ROOT
 
 SAMPLE = Path(__file__).parent / "data" / "azure_sample.csv"
 
@@ -22,6 +24,14 @@ def test_the_version_is_told() -> None:
 def test_help_has_its_short_name_everywhere(command: list[str]) -> None:
     short, long = (CliRunner().invoke(app, [*command, flag]) for flag in ("-h", "--help"))
     assert (short.exit_code, short.stdout) == (0, long.stdout)
+
+
+@pytest.mark.parametrize("command", ["replay", "sweep", "plan"])
+def test_help_names_every_model_and_hardware(command: str) -> None:
+    told = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "200"}).stdout
+    for table in ("models.toml", "hardware.toml"):
+        for name in tomllib.loads((ROOT / "sim" / table).read_text()):
+            assert name in told
 
 
 def test_a_reader_that_goes_away_gets_no_traceback() -> None:

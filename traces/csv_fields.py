@@ -5,11 +5,8 @@ A quoted field never reaches over a line end, so a stray quote spoils one row an
 
 import csv
 from collections.abc import Sequence
-from typing import Final
 
 from traces.schema import MAX_TOKENS
-
-_BOM: Final = b"\xef\xbb\xbf"
 
 
 class BadFieldError(Exception):
@@ -45,7 +42,7 @@ def split_fields(line: bytes) -> list[str]:
 def find_columns(header: bytes, wanted: Sequence[str]) -> tuple[int, ...] | None:
     """(number of columns, place of each of `wanted`) in a header line, whatever their case; None where one is missing."""
     try:
-        names = [field.casefold() for field in split_fields(header.removeprefix(_BOM))]
+        names = [field.casefold() for field in split_fields(header)]
         return len(names), *(names.index(column.casefold()) for column in wanted)
     except (BadFieldError, ValueError):
         return None

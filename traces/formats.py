@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from engine.core.errors import TraceError
 from traces import azure, lengths, measured, mooncake, parquet
 from traces.csv_fields import find_columns, shown
-from traces.lines import DamagedStreamError, Lines, decompress, read_chunks
+from traces.lines import BOM, DamagedStreamError, Lines, decompress, read_chunks
 from traces.native import NativeHeader, read_native
-from traces.order import in_order
+from traces.order import in_order, usable
 from traces.recorded import read_recording, version_message
 from traces.recording import Header
 from traces.schema import BadRow, Row, TraceRequest
@@ -67,7 +67,7 @@ class Trace:
         """The first `KEPT_BAD_ROWS`."""
         self.bad_counts: dict[str, int] = {}
         """By code."""
-        self._rows = in_order(rows)
+        self._rows = usable(in_order(rows))
         self._digest = digest
         self._strict = strict
 
@@ -152,7 +152,7 @@ def _recognise(
     if find_columns(head, azure.COLUMNS) is not None:
         return azure.read_azure, {"kind": "azure"}
     if not head.strip() and not second.strip():
-        raise TraceError("the file is empty", file=name)
+        raise TraceError("the file is empty, or begins with blank lines", file=name)
     if not head.lstrip().startswith(b"{"):
         raise TraceError(
             f"the first line is {shown(head.decode('utf-8', errors='replace'))}; expected a CSV header with "
@@ -219,7 +219,7 @@ def _first_lines(read: list[bytes], source: Iterator[bytes]) -> tuple[bytes, byt
         if head.count(b"\n") > 1 or len(head) >= _HEAD_BYTES:
             break
     first, _, rest = head.partition(b"\n")
-    return first.removesuffix(b"\r"), rest.partition(b"\n")[0].removesuffix(b"\r")
+    return first.removeprefix(BOM).removesuffix(b"\r"), rest.partition(b"\n")[0].removesuffix(b"\r")
 
 
 def _with_damage(rows: Iterator[Row], lines: Lines) -> Iterator[Row]:

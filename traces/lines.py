@@ -14,6 +14,7 @@ from engine.core.errors import TraceError
 
 CHUNK_BYTES: Final = 1 << 18
 GZIP_MAGIC: Final = b"\x1f\x8b"
+BOM: Final = b"\xef\xbb\xbf"
 
 
 class DamagedStreamError(Exception):
@@ -85,7 +86,7 @@ def decompress(chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 class Lines:
-    """Numbered lines of a byte stream, without their ends (LF or CRLF); one pass."""
+    """Numbered lines of a byte stream, without their ends (LF or CRLF) and a byte order mark; one pass."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         self._chunks = chunks
@@ -117,6 +118,8 @@ class Lines:
 
     def _line(self, line: bytes) -> tuple[int, bytes]:
         self.number += 1
+        if self.number == 1:
+            line = line.removeprefix(BOM)
         return self.number, line.removesuffix(b"\r")
 
     @property

@@ -57,6 +57,9 @@ def read_sessions(lines: Lines, block_size: int) -> Iterator[Row]:
             continue
         rows: list[TraceRequest] = []
         _add_chain(rows, line.entries, number, session, first_free_id, ROOT, 0.0, 0.0)
+        if not rows:
+            yield BadRow(number, "bad_row", "the session has no requests")
+            continue
         wrong = next(
             (r for r in rows if r.hash_ids and len(r.hash_ids) != r.num_prompt // block_size), None
         )

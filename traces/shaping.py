@@ -1,19 +1,24 @@
 """What a user asks of a trace before it is used: arrivals, scales, open loop, a limit, in one defined order. Streams."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta, Struct
-from msgspec.structs import replace
 
 from engine.core.errors import ConfigError
 from traces.arrivals import SPELLINGS, gaps_ns
 from traces.formats import Trace
-from traces.order import in_order
-from traces.schema import ROOT, TraceRequest
-from traces.transforms import resample, scale_rate, scale_time, with_arrivals, with_system_prompt
+from traces.schema import TraceRequest
+from traces.transforms import (
+    opened,
+    resample,
+    scale_rate,
+    scale_time,
+    with_arrivals,
+    with_system_prompt,
+)
 
 SYSTEM_BLOCK_TOKENS: Final = 16
 """What a hash id of a system prompt covers where the trace has no hash ids of its own."""
@@ -84,7 +89,7 @@ def shaped(trace: Trace, shaping: Shaping, *, times_needed: bool = True) -> Iter
     if shaping.arrivals is not None:
         requests = with_arrivals(requests, gaps_ns(shaping.arrivals, shaping.seed))
     if shaping.open_loop:
-        requests = _opened(requests)
+        requests = opened(requests)
     if shaping.rate_scale != 1:
         requests = scale_rate(requests, shaping.rate_scale, seed=shaping.seed)
     if shaping.resample:
@@ -96,13 +101,3 @@ def shaped(trace: Trace, shaping: Shaping, *, times_needed: bool = True) -> Iter
             requests, shaping.system_tokens, hash_block_tokens(trace, shaping)
         )
     return requests
-
-
-def _opened(requests: Iterable[TraceRequest]) -> Iterator[TraceRequest]:
-    freed = (
-        row if row.session == ROOT else replace(row, session=ROOT, turn=0, after=ROOT, think_ns=0)
-        for row in requests
-    )
-    for row in in_order(freed):
-        if isinstance(row, TraceRequest):
-            yield row

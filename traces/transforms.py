@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from engine.core.errors import ConfigError
-from traces.schema import ROOT, TraceRequest
+from traces.schema import MAX_ARRIVAL_NS, ROOT, TraceRequest
 
 _MOST_COPIES: Final = 7
 
@@ -29,6 +29,10 @@ def units(requests: Iterable[TraceRequest]) -> Iterator[list[TraceRequest]]:
 
 
 def _moved(unit: list[TraceRequest], start_ns: int) -> list[TraceRequest]:
+    if start_ns > MAX_ARRIVAL_NS:
+        raise ConfigError(
+            "arrivals would reach beyond 146 years: choose a smaller time scale, or arrivals that are closer"
+        )
     shift = start_ns - unit[0].arrival_ns
     if not shift:
         return unit
@@ -42,6 +46,23 @@ def with_arrivals(requests: Iterable[TraceRequest], gaps: Iterator[int]) -> Iter
         if number:
             now += next(gaps)
         yield from _moved(unit, now)
+
+
+def opened(requests: Iterable[TraceRequest]) -> Iterator[TraceRequest]:
+    """The requests of sessions at their recorded times, waiting for none; in arrival order, holding those of sessions that are under way."""
+    waiting: list[tuple[int, int, TraceRequest]] = []
+    place = 0
+    for unit in units(requests):
+        start_ns = unit[0].arrival_ns
+        while waiting and waiting[0][0] < start_ns:
+            yield heapq.heappop(waiting)[2]
+        for row in unit:
+            arrival_ns = max(row.arrival_ns, start_ns)
+            free = replace(row, arrival_ns=arrival_ns, session=ROOT, turn=0, after=ROOT, think_ns=0)
+            heapq.heappush(waiting, (arrival_ns, place, free))
+            place += 1
+    while waiting:
+        yield heapq.heappop(waiting)[2]
 
 
 def scale_time(requests: Iterable[TraceRequest], factor: float) -> Iterator[TraceRequest]:
@@ -120,9 +141,14 @@ def _copied(row: TraceRequest, copy: int, copies: int) -> TraceRequest:
         return row
     hash_ids = row.hash_ids
     if hash_ids:
-        hash_ids = array("q", [block * copies + copy for block in hash_ids])
+        hash_ids = array("q", [_in_64_bits(block * copies + copy) for block in hash_ids])
     session = row.session if row.session == ROOT else row.session * copies + copy
     return replace(row, hash_ids=hash_ids, session=session)
+
+
+def _in_64_bits(number: int) -> int:
+    """Ids that are hashes of 64 bits stay such; others are far too small to wrap round."""
+    return (number + 2**63) % 2**64 - 2**63
 
 
 def with_system_prompt(

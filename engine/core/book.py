@@ -306,7 +306,10 @@ class Book:
         return True
 
     def retire(self, step: int, row: int) -> None:
-        """The sequence of running `row` is over: frames come back now, or with the last open plan that names it."""
+        """The sequence of running `row` is over: frames come back now, or with the last open plan that names it.
+
+        What commits have reported computed can be found from now on in either case.
+        """
         table, named = self.table, self.named(row)
         done = self.computed_of(row) if named else int(table.scheduled[row])
         if done >= table.known[row]:
@@ -315,6 +318,8 @@ class Book:
         table.state[row] = State.ENDED
         if not named:
             self.give_back(step, row)
+        elif self.memory.shares_content:
+            self.memory.publish(row, min(done, int(table.known[row])))
 
     def give_back(self, step: int, row: int) -> None:
         """Publishes what `row`, which no open plan names, has computed; takes its frames; an ended row is free then."""

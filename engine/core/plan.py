@@ -103,7 +103,8 @@ class Plan(Struct, frozen=True, eq=False):
     before anything else of this plan. Accepted `Results.parents` of the commits since the plan before."""
     move_parents: I32 = NO_ENTRIES
     steps: int = 1
-    """Leap: the step is run this many times, each row one position further each time; then every row decodes."""
+    """Leap: the step is run this many times, each row `counts` positions further each time. Its rows decode, but for the last one
+    where that is a prompt, which is computed in equal chunks and samples nothing."""
 
     @property
     def last_step(self) -> int:

@@ -136,6 +136,9 @@ class Pressure:
         book.seats -= len(group.rows)
         held = sum(book.memory.held_by(row) for row in rows)
         if any(book.named(row) for row in rows):
+            if book.memory.shares_content:
+                for row in rows:
+                    book.memory.publish(row, int(computed[row]))
             return held
         self.leave(book.next_step, group)
         return held if group.status is Status.MOVING_OUT else 0

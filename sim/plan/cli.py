@@ -10,7 +10,9 @@ from typing import Annotated
 import typer
 
 from sim.sweep.options import (
+    HARDWARE,
     MACHINE,
+    MODELS,
     OUTPUT,
     WORKLOAD,
     BlockTable,
@@ -41,14 +43,14 @@ def plan(
     model: Annotated[
         str,
         typer.Option(
-            help="A built-in model, or the path of a Hugging Face config.json.",
+            help=f"{MODELS}, or the path of a Hugging Face config.json.",
             rich_help_panel=MACHINE,
         ),
     ] = "Llama-3.1-8B",
     hardware: Annotated[
         str,
         typer.Option(
-            help="Names of the table to compare, with commas between.", rich_help_panel=MACHINE
+            help=f"What to compare, with commas between: {HARDWARE}.", rich_help_panel=MACHINE
         ),
     ] = "A100-80",
     hardware_file: HardwareFile = None,

@@ -126,7 +126,7 @@ def _scaling(best: Candidate) -> list[str]:
     return [
         f"Ideal autoscaling over windows of {scaling.window_s:g} s would take {scaling.replica_hours:.2f} replica-hours instead of "
         f"{scaling.fixed_replica_hours:.2f} ({scaling.saving_share:.0%} less), between {min(busy, default=0)} and "
-        f"{max(busy, default=0)} replicas: the most that scaling could save, not what a real policy would."
+        f"{max(busy, default=0)} replicas: what scaling could save if every window is to keep the promises by itself, not what a real policy would."
     ]
 
 
@@ -159,7 +159,7 @@ def _headroom(best: Candidate, rates: list[Variant]) -> list[str]:
     """How much more traffic the answer takes, of the rates that were tried, lowest first."""
     if not rates:
         return []
-    unit = "replica" if best.replicas == 1 else "replicas"
+    still = "replica still does" if best.replicas == 1 else f"{best.replicas} replicas still do"
     kept = [v for v in rates if v.meets_at_answer]
     failed = next((v for v in rates if not v.meets_at_answer), None)
 
@@ -167,13 +167,11 @@ def _headroom(best: Candidate, rates: list[Variant]) -> list[str]:
         return f"{float(variant.value) / float(variant.base):.3g} times"
 
     if failed is None:
-        return [f"The same {best.replicas} {unit} still do at {times(rates[-1])} the rate."]
+        return [f"The same {still} at {times(rates[-1])} the rate."]
     then = f"{failed.answer} are needed" if failed.answer is not None else failed.reason
     if not kept:
         return [f"There is little headroom: at {times(failed)} the rate {then}."]
-    return [
-        f"The same {best.replicas} {unit} still do at {times(kept[-1])} the rate; at {times(failed)} {then}."
-    ]
+    return [f"The same {still} at {times(kept[-1])} the rate; at {times(failed)} {then}."]
 
 
 def _settings(best: Candidate, variants: list[Variant]) -> list[str]:

@@ -10,7 +10,7 @@ from sim.plan.desk import Inquiry, Job, sure
 from sim.plan.machines import alone_settings, degrees_of, machine_of, reason_alone
 from sim.plan.points import Price, cost_of, point_of
 from sim.plan.question import Question
-from sim.plan.result import Autoscaling, Point, Reason
+from sim.plan.result import Autoscaling, PlanTrace, Point, Reason
 from sim.plan.search import fewest
 from sim.plan.seek import seek
 from sim.plan.sized import Sized, new_candidate, with_replicas
@@ -22,9 +22,7 @@ STRETCHES = 8
 """Jobs that the windows of a trace are shared out to."""
 
 
-def size_fleet(
-    question: Question, hardware: str, price: Price, has_sessions: bool
-) -> Inquiry[Sized]:
+def size_fleet(question: Question, hardware: str, price: Price, trace: PlanTrace) -> Inquiry[Sized]:
     """The candidate, without reseeding and sensitivity."""
     reason = Reason(code="no_fit", message="")
     machine: Resolved | None = None
@@ -35,9 +33,7 @@ def size_fleet(
         if isinstance(tried, Reason):
             reason = reason if machine is not None else tried
             continue
-        idle = question.machine(
-            hardware=hardware, tensor_parallel=degree, **alone_settings(has_sessions)
-        )
+        idle = question.machine(hardware=hardware, tensor_parallel=degree, **alone_settings(trace))
         machine = tried
         [result] = yield [question.trial(idle)]
         alone = sure(result)

@@ -15,6 +15,7 @@ from sim.plan.result import ClauseFigure
 from sim.plan.slo import METRICS, Clause, Metric, Slo, allowed_misses
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 
@@ -43,10 +44,10 @@ class Judge:
 
     def __init__(self, ledger: Ledger, now_ns: int, from_ns: int = 0) -> None:
         """Takes a copy. Requests that arrived before `from_ns` are not covered by any promise."""
-        self._arrival: Floats = np.array(ledger.arrival_ns, np.float64)
-        self._first: Floats = np.array(ledger.first_token_ns, np.float64)
-        self._end: Floats = np.array(ledger.end_ns, np.float64)
-        self._gaps: Floats = np.maximum(np.array(ledger.num_output, np.float64) - 1, 0)
+        self._arrival: Ints = np.array(ledger.arrival_ns, np.int64)
+        self._first: Ints = np.array(ledger.first_token_ns, np.int64)
+        self._end: Ints = np.array(ledger.end_ns, np.int64)
+        self._gaps: Ints = np.maximum(np.array(ledger.num_output, np.int64) - 1, 0)
         state = np.array(ledger.state, np.int8)
         self._open: Bools = state == State.OPEN
         self._lost: Bools = (state == State.REJECTED) | (state == State.FAILED)
@@ -56,6 +57,7 @@ class Judge:
     def measure(self, metric: Metric) -> tuple[Floats, Bools, Bools]:
         """Nanoseconds by request, [n]; whom the metric covers; and where the value is final and not only a lower bound."""
         has_first = self._first != NEVER
+        values: Floats | Ints
         if metric == "tpot":
             covered = self._counts & (self._gaps > 0)
             last = np.where(self._open, self._now, self._end)
@@ -131,5 +133,5 @@ class Judge:
         if slo.goodput is None:
             return False
         good, known = self.good(slo)
-        bad = np.count_nonzero(known & ~good)
-        return bool(bad > most.requests * (1 - slo.goodput))
+        bad = int(np.count_nonzero(known & ~good))
+        return bad > 0 and (most.requests - bad) / most.requests < slo.goodput

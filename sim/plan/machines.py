@@ -5,10 +5,11 @@ from typing import Final
 
 from engine.core.errors import ConfigError
 from sim.plan.question import Question
-from sim.plan.result import Reason
+from sim.plan.result import PlanTrace, Reason
 from sim.plan.trial import Outcome
 from sim.report.figures import Resolved
 from sim.sweep.render import show_ms
+from traces.schema import MAX_ARRIVAL_NS
 
 DEGREES: Final = (1, 2, 4, 8)
 """Devices that a replica may be spread over."""
@@ -35,9 +36,12 @@ def machine_of(question: Question, hardware: str, degree: int, **more: object) -
         return Reason(code="no_fit", message=error.message)
 
 
-def alone_settings(has_sessions: bool) -> dict[str, object]:
-    """What makes every request, or session, of the trace meet an idle machine, once each."""
-    gap = ALONE_SESSION_GAP_S if has_sessions else ALONE_GAP_S
+def alone_settings(trace: PlanTrace) -> dict[str, object]:
+    """What makes every request, or session, of the trace meet an idle machine, once each; of very many the gaps are as long as fit in time."""
+    gap, number = ALONE_GAP_S, trace.requests
+    if trace.sessions:
+        gap, number = ALONE_SESSION_GAP_S, trace.sessions
+    gap = min(gap, MAX_ARRIVAL_NS // 10**9 // max(1, number))
     return {
         "arrivals": f"every:{gap}",
         "replicas": 1,

@@ -115,7 +115,7 @@ def plan(
     inquiries = [
         size_users(question, machine.name, price_of(machine, given))
         if users
-        else size_fleet(question, machine.name, price_of(machine, given), trace.sessions > 0)
+        else size_fleet(question, machine.name, price_of(machine, given), trace)
         for machine in machines
     ]
     sized = desk.run(inquiries)

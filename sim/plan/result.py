@@ -79,7 +79,8 @@ class Point(Struct, frozen=True, kw_only=True):
 class Autoscaling(Struct, frozen=True, kw_only=True):
     """The fewest replicas in each window of time, if they came and went at once and for nothing: a bound, not a policy.
 
-    Each window's requests run by themselves on an empty fleet; a window never needs more than the fixed answer.
+    Each window's requests run by themselves on an empty fleet and keep the promises among themselves, where the fixed answer keeps them over
+    the whole trace and may be late in its worst minute; a window never needs more than the fixed answer.
     """
 
     window_s: float

@@ -26,6 +26,8 @@ from traces.transforms import units
 
 PAUSE_NS: Final = 60 * 10**9
 """Between a user's sessions."""
+MOST_IDS: Final = 1 << 40
+"""Of a session."""
 
 Seconds = Annotated[float, Meta(gt=0, le=1e7)]
 
@@ -53,7 +55,9 @@ def run_users(
     shaping = replace(resolved.settings.shaping, arrivals="every:1")
     kept = Filter(resolved.max_context if only_fitting else None)
     sessions = [
-        rows for rows in units(kept.watch(shaped(source, shaping))) if rows[0].session != ROOT
+        _with_small_ids(rows)
+        for rows in units(kept.watch(shaped(source, shaping)))
+        if rows[0].session != ROOT
     ]
     if not sessions:
         if not kept.left_out:
@@ -118,6 +122,17 @@ def _joined(
             think_ns=think_ns,
             hash_ids=ids,
         )
+
+
+def _with_small_ids(rows: list[TraceRequest]) -> list[TraceRequest]:
+    """The session, its block ids numbered anew where they spread so widely that those of many sessions side by side would not fit 64 bits."""
+    if _num_ids(rows) <= MOST_IDS:
+        return rows
+    small: dict[int, int] = {}
+    return [
+        replace(row, hash_ids=array("q", [small.setdefault(i, len(small)) for i in row.hash_ids]))
+        for row in rows
+    ]
 
 
 def _lowest_id(rows: Iterable[TraceRequest]) -> int:

@@ -1,6 +1,7 @@
 """The fewest replicas that each window of time would need by itself: what ideal autoscaling could do at best.
 
-The requests of a window run on an empty fleet, from its beginning to the last one's end, so nothing is left over from the window before.
+The requests of a window run on an empty fleet, from its beginning to the last one's end, so nothing is left over from the window before, neither work nor
+cached prefixes; and they keep the promises among themselves, so no window pays for another's misses.
 """
 
 from collections.abc import Callable, Iterable, Iterator

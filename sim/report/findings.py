@@ -39,7 +39,9 @@ def _lost(report: ReplayReport) -> FindingText | None:
     if counts.unfinished:
         parts.append(f"{counts.unfinished:,} were still open when the run was cut off")
     if counts.never_sent:
-        parts.append(f"{counts.never_sent:,} were never sent, because they waited for an open one")
+        parts.append(
+            f"{counts.never_sent:,} were never sent, because the run was cut off before the turn they follow had ended or their client had thought"
+        )
     total = counts.submitted + counts.never_sent
     return FindingText(
         code="lost",

@@ -43,7 +43,7 @@ def _prices(candidates: list[Candidate], best: Candidate | None) -> str:
     priced = [(c, _price(c)) for c in candidates if c.feasible]
     known = [(c, price) for c, price in priced if price is not None]
     if known:
-        most = max(price for _, price in known)
+        most = max(price for _, price in known) or 1.0
         return svg.compared(
             [
                 (
@@ -76,7 +76,8 @@ def _answer(sentence: str, result: PlanResult) -> Shown:
 
 
 def _other(sentence: str, result: PlanResult) -> Shown:
-    candidate = next((c for c in result.candidates if c.hardware in sentence), None)
+    named = [c for c in result.candidates if c.hardware in sentence]
+    candidate = max(named, key=lambda c: len(c.hardware), default=None)  # L4 is in L40S
     if candidate is None:
         return "", "", "See the tables below."
     best = _best(result) if result.best is not None else None

@@ -156,8 +156,8 @@ def _rates(result: PlanResult, best: Candidate) -> Section | None:
     base = point_at(best, best.users or best.replicas)
     if not variants or base is None or not result.trace.span_s:
         return None
-    rate = result.trace.requests / result.trace.span_s
     scale = float(variants[0].base)
+    rate = result.trace.requests / result.trace.span_s / scale
     points = [(scale, base.clauses), *((float(v.value), v.clauses) for v in variants)]
     points.sort(key=lambda p: p[0])
     curves = []
@@ -210,7 +210,7 @@ def _scaling(best: Candidate) -> Section | None:
         title="Scaling over time",
         lead=(
             f"The fewest replicas that each window of {scaling.window_s:g} s needs by itself: {scaling.replica_hours:.2f} replica-hours instead of "
-            f"{scaling.fixed_replica_hours:.2f}. A bound that no real policy reaches."
+            f"{scaling.fixed_replica_hours:.2f}. No real policy that keeps the promises in every window reaches it."
         ),
         parts=[OverTime(name="scaling-time", end_s=end_s, strips=strips)],
     )

@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 
 from sim.sweep.options import (
+    HARDWARE,
     MACHINE,
+    MODELS,
     OUTPUT,
     WORKLOAD,
     BlockTable,
@@ -38,12 +40,12 @@ def sweep(
     model: Annotated[
         str | None,
         typer.Option(
-            help="A built-in model, or the path of a Hugging Face config.json.",
+            help=f"{MODELS}, or the path of a Hugging Face config.json.",
             rich_help_panel=MACHINE,
         ),
     ] = None,
     hardware: Annotated[
-        str | None, typer.Option(help="A name of the table, or cpu.", rich_help_panel=MACHINE)
+        str | None, typer.Option(help=f"{HARDWARE}, or cpu, measured now.", rich_help_panel=MACHINE)
     ] = None,
     hardware_file: HardwareFile = None,
     block_table: BlockTable = None,

@@ -5,6 +5,11 @@ from typing import Annotated
 
 import typer
 
+from sim.names import built_in_names
+
+MODELS = built_in_names("models")
+HARDWARE = built_in_names("hardware")
+
 MACHINE = "Machine"
 WORKLOAD = "Workload"
 OUTPUT = "Output"

@@ -6,8 +6,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from engine.core.errors import ExecutorError
 from engine.core.plan import Plan
+from gateway.app import create_app
 from gateway.tenants import Tenant, Tenants, digest_of
-from tests.gateway.live import live, scripted, wait_until_free
+from tests.gateway.live import gateway_config, live, scripted, wait_until_free
 
 STEMS = (
     "num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "num_preemptions_total", "prefix_cache_queries_total",
@@ -41,7 +42,6 @@ def test_counts_are_those_of_the_answers() -> None:
     pieces = [b"one ", b"two ", b"three"]
     with live(scripted(pieces)) as client:
         whole = client.post("/v1/completions", json={"prompt": "hello there"}).json()["usage"]
-        wait_until_free(client)  # what ended a step ago may not be in the prefix cache yet
         client.post("/v1/completions", json={"prompt": "hello there", "stream": True}).read()
         wait_until_free(client)
         seen = scrape(client)
@@ -111,3 +111,16 @@ def test_scanner_adds_no_series_after_its_first_miss(
         assert 'method="OTHER",path="other",status="404"' in after
     else:
         assert 'method="OTHER",path="other",status="401"' in after
+
+
+async def test_failure_of_our_own_is_counted_as_the_500_that_the_client_gets() -> None:
+    times = [0.0]
+    app = create_app(gateway_config(), scripted([b"a"]), clock=times.pop)
+    transport = httpx.ASGITransport(app=app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        answer = await client.post("/v1/completions", json={"prompt": "hi"})
+        seen = (await client.get("/metrics")).text
+    assert answer.status_code == 500
+    assert (
+        'kilburn_http_requests_total{method="POST",path="/v1/completions",status="500"} 1.0' in seen
+    )

@@ -1,10 +1,20 @@
 """Clients that read slowly get fewer and larger chunks; those that stop are cut off; nobody beside them notices."""
 
+import asyncio
 import select
 import socket
 import time
 
-from tests.gateway.live import chunks_of, live, raw_post, read_until, scripted, wait_until_free
+from gateway.sse import EventWriter
+from tests.gateway.live import (
+    chunks_of,
+    gateway_config,
+    live,
+    raw_post,
+    read_until,
+    scripted,
+    wait_until_free,
+)
 from tests.reference.strict_sse import finishes, read_events, text_of
 
 PIECE, NUM = b"x" * 4096, 400
@@ -91,3 +101,33 @@ def test_each_chunk_holds_whole_events_and_whole_characters_and_no_part_of_a_sto
     said = [text_of(read_events(chunk)) for chunk in chunks]
     assert "".join(said) == b"".join(pieces[:-2]).decode()
     assert not any("end" in text or "\ufffd" in text for text in said)
+
+
+class Closing:
+    """A connection that will take no more, and says nothing of it: it closes when its client has read what is buffered."""
+
+    writable = True
+
+    def listen(self, told: object) -> None:
+        """Never tells."""
+
+    def reset(self) -> None:
+        """Nobody resets it here."""
+
+
+async def test_stream_on_a_connection_that_closes_without_a_word_is_given_up_and_does_not_spin() -> (
+    None
+):
+    connection, stalled, looks = Closing(), asyncio.Event(), 0
+
+    async def send(message: object) -> None:
+        nonlocal looks
+        looks += 1
+
+    config = gateway_config(ping_s=0.01, send_timeout_s=0.1)
+    writer = EventWriter(connection, send, config, lambda: None, stalled.set)
+    writer.write(b"data: 1\n\n")
+    connection.writable = False
+    await asyncio.wait_for(stalled.wait(), 5)
+    writer.close()
+    assert looks == 2, "the headers and one event"

@@ -133,6 +133,7 @@ class ReferenceScheduler:
             if step.names(s):
                 step.gone.add(s)
         if any(step.names(s) for step in self.open):
+            self.memory.publish(s.row, self.computed(s))
             return self.room(s)
         self.give_back(self.next_step, s)
         return 0
@@ -212,7 +213,8 @@ class ReferenceScheduler:
 
     def end(self, step: int, s: Sequence) -> None:
         """Over; its frames come back now, or with the last open step that names it."""
-        if s.state == "running":
+        ran = s.state == "running"
+        if ran:
             s.known = self.known(s)
         s.state = "over"
         for other in self.open:
@@ -220,6 +222,8 @@ class ReferenceScheduler:
                 other.gone.add(s)
         if s.row >= 0 and not any(other.names(s) for other in self.open):
             self.give_back(step, s)
+        elif ran:
+            self.memory.publish(s.row, min(self.computed(s), s.known))
 
     def give_back(self, step: int, s: Sequence) -> None:
         if s.state == "off":

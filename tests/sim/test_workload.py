@@ -77,6 +77,13 @@ def test_a_run_cut_off_says_what_was_never_sent():
     assert finished.num_held_back == 2
 
 
+def test_a_turn_whose_client_still_thinks_at_the_end_does_not_vanish():
+    rows = [turn(0, 0, ROOT), turn(0, 1, 0, think=10**6), turn(0, 2, 1), turn(0, 3, ROOT, at=10**6)]
+    for until in range(1, 3 * 10**6, 40_000):
+        finished = run(rows, until_ns=until)
+        assert len(finished.ledger) + finished.num_held_back == len(rows)
+
+
 sessions = st.lists(
     st.tuples(
         st.integers(0, 500),

@@ -1,10 +1,13 @@
-"""Arrival order in bounded memory."""
+"""Arrival order in bounded memory, and rows that cannot be used where they stand."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from traces.order import in_order
-from traces.schema import BadRow, TraceRequest
+from tests.conftest import DATA
+from traces.formats import read_trace
+from traces.order import in_order, usable
+from traces.schema import MAX_ARRIVAL_NS, NO_HASHES, ROOT, BadRow, TraceRequest
 
 
 @given(st.lists(st.integers(0, 50)), st.integers(1, 8))
@@ -41,3 +44,56 @@ def test_a_trace_is_read_no_further_ahead_than_the_window():
     for given_out in range(1, 50):
         next(rows)
         assert read == given_out + 10
+
+
+def turn(line, session, number, after, at=0):
+    return TraceRequest(line, at, 1, 1, NO_HASHES, session, number, after)
+
+
+def test_a_session_with_several_beginnings_stays_together():
+    rows = [turn(1, 0, 0, ROOT), turn(2, 0, 1, ROOT, 9), turn(3, 1, 0, ROOT, 5), turn(4, 1, 1, 0)]
+    assert [row.line for row in in_order(rows)] == [1, 2, 3, 4]
+
+
+@given(st.lists(st.tuples(st.integers(-1, 2), st.integers(0, 3), st.integers(-1, 2)), max_size=12))
+def test_whoever_waits_for_a_turn_that_never_ends_is_a_bad_row(parts):
+    rows = [
+        turn(line, session, number, after if session >= 0 and after < number else ROOT)
+        for line, (session, number, after) in enumerate(parts, start=1)
+    ]
+    good: list[TraceRequest] = []
+    for row in usable(rows):
+        if isinstance(row, TraceRequest):
+            good.append(row)
+            continue
+        above = []
+        for other in reversed(rows[: row.line - 1]):
+            if other.session != rows[row.line - 1].session:
+                break
+            if other in good:
+                above.append(other.turn)
+        assert rows[row.line - 1].after not in above
+    for place, row in enumerate(good):
+        assert row.after == ROOT or any(
+            other.session == row.session and other.turn == row.after for other in good[:place]
+        )
+
+
+def test_a_time_of_another_age_is_a_bad_row():
+    rows = [TraceRequest(1, 7, 1, 1), TraceRequest(2, 7 + MAX_ARRIVAL_NS, 1, 1)]
+    late = TraceRequest(3, 8 + MAX_ARRIVAL_NS, 1, 1)
+    *good, bad = usable([*rows, late])
+    assert good == rows
+    assert isinstance(bad, BadRow)
+    assert (bad.line, bad.code) == (3, "bad_timestamp")
+
+
+@pytest.mark.parametrize(
+    "name", ["azure_sample.csv", "mooncake_sample.jsonl", "sessions_sample.jsonl"]
+)
+def test_a_byte_order_mark_changes_nothing(name):
+    data = (DATA / name).read_bytes()
+    plain, marked = read_trace([data], name), read_trace([b"\xef\xbb\xbf" + data], name)
+    assert list(marked.requests()) == list(plain.requests())
+    assert marked.num_requests
+    assert marked.bad_counts == plain.bad_counts

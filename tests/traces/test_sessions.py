@@ -89,3 +89,10 @@ def test_the_public_sessions_read_as_their_description_says(shared_traces):
     assert sum(row.num_prompt for row in rows) == 657_833_221
     assert sum(row.num_output == 0 for row in rows) == 2
     assert len({block for row in rows for block in row.hash_ids}) == 491_416
+
+
+def test_a_session_without_requests_is_a_bad_row():
+    line = '{"id": "a", "block_size": 64, "requests": []}\n'
+    trace = read_trace([line.encode() + SAMPLE.read_bytes()], "t")
+    assert len(list(trace.requests())) == 6
+    assert [(row.line, row.code) for row in trace.bad_rows] == [(1, "bad_row")]

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from engine.core.errors import ConfigError
 from traces.arrivals import gaps_ns, weibull_shape
 from traces.schema import ROOT, TraceRequest
-from traces.transforms import resample, scale_rate, scale_time, with_arrivals, with_system_prompt
+from traces.transforms import (
+    opened,
+    resample,
+    scale_rate,
+    scale_time,
+    with_arrivals,
+    with_system_prompt,
+)
 
 SECOND = 10**9
 
@@ -163,3 +170,50 @@ def test_copies_of_a_redraw_share_nothing():
         assert [row.turn for row in same] == [0, 1, 2], "a session comes whole"
     ids = [same[0].hash_ids[0] for same in sessions.values()]
     assert len(set(ids)) == len(ids)
+
+
+def test_ids_that_are_hashes_of_64_bits_can_be_repeated():
+    ends = [-(2**63), -1, 0, 1, 2**63 - 1]
+    rows = [TraceRequest(1, i, 10, 5, array("q", [end])) for i, end in enumerate(ends)]
+    for copies in (2, 3, 7):
+        scaled = list(scale_rate(rows, copies, seed=0))
+        assert len(scaled) == copies * len(rows)
+        assert {row.line for row in scaled} == {1}
+    assert list(resample(rows, seed=1))
+
+
+def test_arrivals_beyond_what_time_holds_are_refused():
+    rows = lone([0, 2**61])
+    with pytest.raises(ConfigError, match="146 years"):
+        list(scale_time(rows, 3.0))
+    with pytest.raises(ConfigError, match="146 years"):
+        list(with_arrivals(rows, iter([2**62 + 1])))
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 9), st.lists(st.integers(0, 40), min_size=1, max_size=6)),
+        max_size=8,
+    )
+)
+def test_opened_sessions_come_in_order_and_whole(parts):
+    rows: list[TraceRequest] = []
+    start = 0
+    for number, (gap, offsets) in enumerate(parts):
+        start += gap
+        for turn, offset in enumerate([0, *offsets]):
+            rows.append(
+                TraceRequest(len(rows), start + offset, 1, 1, array("q"), number, turn, turn - 1, 5)
+            )
+    free = list(opened(rows))
+    assert [row.arrival_ns for row in free] == sorted(row.arrival_ns for row in rows)
+    assert sorted(row.line for row in free) == list(range(len(rows)))
+    assert all((row.session, row.after, row.think_ns) == (ROOT, ROOT, 0) for row in free)
+
+
+def test_a_long_session_does_not_push_out_the_ones_that_begin_after_it():
+    long = [
+        TraceRequest(1, turn * SECOND, 1, 1, array("q"), 0, turn, turn - 1)
+        for turn in range(17_000)
+    ]
+    assert len(list(opened([*long, *session(1, 5 * SECOND)]))) == 17_003

@@ -1,6 +1,6 @@
 """Prompts of a wanted length that share what the trace says they share: common words, chosen by block id, then by request. Knows no server.
 
-A text of w words has about `offset + per_word * w` tokens; both are measured on the server at hand (`calibrate.py`). With one token a word, which byte-pair
+A text of w words has about `offset + per_word * w` tokens; both are measured on the server at hand (`calibrate`). With one token a word, which byte-pair
 vocabularies of English have for these, lengths are exact.
 """
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from engine.core.plan import Finish
 from tests.engine.core.scheduler_driver import Driver, core_config
 
 
@@ -77,3 +78,36 @@ def test_a_fork_may_take_rows_beyond_any_that_were_opened():
     driver.submit([2] * 5, 10, 3)
     driver.run_out()
     assert [len(driver.tokens[15, i]) for i in range(3)] == [10] * 3
+
+
+def test_a_prompt_is_found_from_the_commit_that_ends_its_request_though_an_open_plan_names_it():
+    driver = Driver(core_config(32, 4, max_open_plans=2))
+    driver.submit(range(10), 40)
+    driver.schedule()
+    driver.schedule()
+    driver.commit({0: Finish.STOP})
+    assert driver.open, "its frames are still to come"
+    assert hits_of(driver, [*range(10), 99]) == 2
+    driver.run_out()
+
+
+def test_of_an_aborted_request_what_had_committed_is_found_and_what_had_not_is_not():
+    driver = Driver(core_config(32, 4, max_open_plans=2, token_budget=8))
+    driver.submit(range(20), 40)
+    driver.schedule()
+    driver.schedule()
+    driver.commit()
+    driver.abort(0)
+    assert hits_of(driver, [*range(16), 99]) == 2
+    driver.run_out()
+
+
+def test_a_step_that_fails_for_a_request_that_ended_leaves_what_was_found_before():
+    driver = Driver(core_config(32, 4, max_open_plans=2))
+    driver.submit(range(8), 40)
+    driver.schedule()
+    driver.schedule()
+    driver.commit({0: Finish.STOP})
+    driver.commit(fail=True)
+    assert hits_of(driver, [*range(8), 99]) == 2
+    driver.run_out()

@@ -109,6 +109,25 @@ def test_a_preempted_sequence_whose_open_step_fails_is_computed_again_not_swappe
     driver.commit(fail=True)
     assert not records(driver, SwapStarted)
     assert [(r.transfer, r.ok) for r in records(driver, SwapEnded)] == [(-1, False)]
-    assert shared_prefix(driver, [2] * 12) == 0
+    assert shared_prefix(driver, [2] * 12) == 1, "the block of the first chunk, which committed"
     driver.run_out()
     assert len(driver.tokens[1, 0]) == 1
+
+
+def test_a_beam_that_cannot_run_gives_back_what_was_copied_for_it():
+    """The step that runs without it could fail, or be gone before it has run: it must not carry copies of rows that it does not name."""
+    driver = Driver(
+        core_config(5, 8, {"watermark": 0.0, "host_blocks": 8}, max_open_plans=1, preemption="swap")
+    )
+    beam = driver.submit([1], 4, 3, beam=True)
+    other = driver.submit([2, 2], 5, private=True)
+    driver.submit([3] * 12, 4, private=True)
+    driver.schedule()
+    driver.commit()
+    plan = driver.schedule()
+    assert len(records(driver, Copied)) == len(records(driver, Uncopied)) == 1
+    assert plan.requests.tolist() == [other]
+    assert not len(plan.copy_sources)
+    driver.commit(fail=True)
+    driver.run_out()
+    assert [len(driver.tokens[beam, index]) for index in range(3)] == [4, 4, 4]

@@ -77,7 +77,7 @@ def test_cache_folder_that_cannot_be_written_is_said_plainly(
 ) -> None:
     own_cache.write_text("a file where the folder should be")
 
-    with pytest.raises(WeightsError, match=r"cannot be written to .*models: Not a directory"):
+    with pytest.raises(WeightsError, match=r"to .*models: Not a directory; KILBURN_CACHE may"):
         pull_default()
 
 

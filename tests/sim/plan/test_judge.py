@@ -36,7 +36,7 @@ slos = st.builds(
         min_size=1,
         max_size=3,
     ),
-    st.sampled_from([None, 0.5, 0.9, 1.0]),
+    st.sampled_from([None, 0.5, 0.7, 0.8, 0.9, 1.0]),
 )
 
 
@@ -125,3 +125,36 @@ def test_what_came_before_the_warm_up_ended_is_not_judged(rows, slo, from_ms):
         else:
             later.end(at, whole.end_ns[number], done=whole.state[number] == State.DONE)
     assert Judge(whole, END, from_ms * MS).judge(slo) == Judge(later, END).judge(slo)
+
+
+def test_a_goodput_that_is_just_reached_is_not_hopeless():
+    for number in range(1, 21):
+        ledger = Ledger()
+        for _ in range(number):
+            ledger.arrive(0, 1, 1)
+        for late in range(number + 1):
+            for request in range(number):
+                ledger.first_token_ns[request] = ledger.end_ns[request] = 2 * MS
+                ledger.state[request] = State.DONE
+            for request in range(late):
+                ledger.end_ns[request] = 3 * MS
+            judge = Judge(ledger, END)
+            for percent in range(5, 101, 5):
+                slo = Slo(
+                    clauses=(Clause(metric="e2e", percentile=0.01, limit_ms=2.0),),
+                    goodput=percent / 100,
+                )
+                if late < number:
+                    meets = judge.judge(slo).meets
+                    assert judge.is_hopeless(slo, Populations(number, 0)) != meets
+
+
+def test_times_far_from_the_start_are_judged_to_the_nanosecond():
+    ledger = Ledger()
+    far = 2**61 + 1
+    for over in (0, 1):
+        request = ledger.arrive(far, 1, 1)
+        ledger.first_token(request, far + 5 * MS + over)
+        ledger.end(request, far + 5 * MS + over, done=True)
+    clause = Clause(metric="ttft", percentile=99.0, limit_ms=5.0)
+    assert Judge(ledger, far + END).misses(clause) == 1

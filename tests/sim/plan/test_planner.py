@@ -8,12 +8,15 @@ from hypothesis import strategies as st
 
 from engine.core.errors import ConfigError
 from sim.plan.judge import Populations
+from sim.plan.machines import alone_settings
+from sim.plan.result import PlanTrace
 from sim.plan.trial import run_trial
 from sim.plan.windows import Windows, fewest_by_window
 from sim.sweep.axes import Files, resolve_settings
 from tests.reference.sizing import fewest_replicas
 from tests.sim.plan.worlds import plan, question, write_bursts
 from traces.figures import encode_figures
+from traces.schema import MAX_ARRIVAL_NS
 
 COLUMNS = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 
@@ -299,3 +302,13 @@ def test_alone_means_alone_whatever_is_done_to_the_trace(bursts, changes):
     assert plain.alone is not None
     assert scaled.alone == plain.alone
     assert scaled.points != plain.points
+
+
+@pytest.mark.parametrize("sessions", [0, 1, 80, 10_000, 10_000_000])
+def test_however_many_sessions_are_tried_alone_their_times_fit(sessions):
+    trace = PlanTrace(
+        name="t", format="kilburn", sha256="", has_arrivals=True, requests=10**7, with_tpot=0,
+        sessions=sessions, left_out=0, bad={}, span_s=0.0,
+    )  # fmt: skip
+    gap_s = int(str(alone_settings(trace)["arrivals"]).partition(":")[2])
+    assert 0 < gap_s * 10**9 * (sessions or trace.requests) <= MAX_ARRIVAL_NS

@@ -142,3 +142,21 @@ def test_sessions_with_arrivals_are_a_fleet_question_too(trace):
     assert result.mode == "fleet"
     assert result.best == 0
     assert result.trace.sessions == 5
+
+
+def test_block_ids_of_64_bits_are_shared_within_a_session_and_nowhere_else(tmp_path):
+    header = '{"format":"kilburn-trace","version":1,"hash_block_tokens":16}\n'
+    low, high = -(2**63), 2**63 - 1
+    lines = [
+        f'{{"arrival_ns":0,"num_prompt":{16 * (turn + 1)},"num_output":4,'
+        f'"hash_ids":{[low, high, 7][: turn + 1]},"session":0,"turn":{turn},"after":{turn - 1}}}\n'
+        for turn in range(3)
+    ]
+    trace = tmp_path / "wide.jsonl"
+    trace.write_text(header + "".join(lines))
+    asked = question(trace, "ttft_p99=30s")
+    machine = resolve_settings(asked.settings | {"hardware": "L4"}, asked.files)
+    outcome = run_users(trace, machine, asked.slo, False, False, CROWD)
+    assert outcome.hashed
+    assert outcome.done
+    assert not outcome.rejected

@@ -3,10 +3,12 @@
 import msgspec
 import pytest
 import typer
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from sim.plan.cli import plan as command
 from sim.plan.result import PlanResult
+from sim.report.plan_findings import page_finding
 from sim.report.plan_page import MOST_FINDINGS, document
 from tests.sim.plan.worlds import write_bursts
 from traces.report.document import Charts, Table, Words
@@ -87,3 +89,56 @@ def test_plan_without_an_answer_still_has_its_page(tmp_path):
     )
     assert result.exit_code == 1, result.output
     assert "cannot do it" in (out / "plan.html").read_text()
+
+
+def test_the_goodput_chart_offers_the_rate_that_was_simulated(planned):
+    _, result = planned
+    best = result.candidates[result.best]
+    seen = result.trace.requests / result.trace.span_s  # of the trace as it was scaled
+    for base in (1.0, 2.0):
+        scaled = [
+            replace(v, base=f"{base:g}", value=f"{base * float(v.value):g}")
+            for v in best.sensitivity
+            if v.setting == "rate_scale"
+        ]
+        other = list(result.candidates)
+        other[result.best] = replace(best, sensitivity=scaled)
+        made = document(replace(result, candidates=other), [])
+        (chart,) = {charts.name: charts for charts in parts(made, Charts)}["goodput"].charts
+        assert chart.curves[-1].x[1] == pytest.approx(seen)
+
+
+def test_a_machine_whose_name_begins_like_another_keeps_its_own_figure(planned):
+    _, result = planned
+    one, two = result.candidates
+    pair = [
+        replace(one, hardware="L40S", replicas=7, devices=7),
+        replace(two, hardware="L4", replicas=3, devices=3),
+    ]
+    for candidates in (pair, pair[::-1]):
+        made = replace(result, candidates=candidates, best=0)
+        for candidate in pair:
+            sentence = f"{candidate.replicas} x {candidate.hardware} would do it too."
+            assert (
+                page_finding(sentence, made).figure
+                == f"{candidate.replicas} × {candidate.hardware}"
+            )
+
+
+def test_hardware_that_costs_nothing_has_its_page(planned):
+    _, result = planned
+    free = [
+        replace(
+            c,
+            usd_per_device_hour=0.0,
+            cost=c.cost
+            and replace(
+                c.cost,
+                usd_per_hour=0.0,
+                usd_per_million_output_tokens=0.0,
+                usd_per_million_tokens=0.0,
+            ),
+        )
+        for c in result.candidates
+    ]
+    assert page(document(replace(result, candidates=free), []))
