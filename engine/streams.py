@@ -290,13 +290,14 @@ class BeamChoice(Choice):
             return
         if reason in (FinishReason.STOP, FinishReason.LENGTH, FinishReason.TIMEOUT):
             answer = self._hypotheses.best(self.index + 1)[-1]
-            if answer.ended:
+            text, stopped = self._detokenizer.push(answer.tokens)
+            if answer.ended or stopped:
                 reason = FinishReason.STOP
             elif reason is FinishReason.STOP:
                 reason = FinishReason.LENGTH
             self._accepted = list(answer.tokens)
             self._num_tokens = answer.length
-            self._text.append(self._detokenizer.push(answer.tokens)[0])
+            self._text.append(text)
         super().end(reason, error)
 
 

@@ -98,7 +98,7 @@ def create_app(
                 AccessMiddleware, tenants=tenants, allowances=allowances, open_paths=open_paths
             )
         )
-    return Starlette(
+    app = Starlette(
         routes=routes,
         middleware=middleware,
         exception_handlers={
@@ -108,6 +108,8 @@ def create_app(
             Exception: on_bug,
         },
     )
+    app.router.redirect_slashes = False  # whither would be for the Host header to say
+    return app
 
 
 async def _on_disconnect(request: Request, error: Exception) -> Response:

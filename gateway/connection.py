@@ -10,9 +10,12 @@ from asyncio import TimerHandle
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 EXTENSION: Final = "kilburn.connection"
+MOST_PIPELINED: Final = 16
+"""Requests that wait behind one on a connection before it is read no further, and a client that leaves goes unnoticed."""
 _LINGER_NOT: Final = struct.pack("ii", 1, 0)
 
 
@@ -42,12 +45,24 @@ class WatchedProtocol(HttpToolsProtocol):
     patience_s = 30.0
     _told: Callable[[], None] | None = None
     _lingering: TimerHandle | None = None
+    _serving: RequestResponseCycle | None = None
+    """The latest request that the application has been given; uvicorn's `cycle` is the latest that came in."""
 
     def on_message_begin(self) -> None:
         """Begins a request as usual, and adds the extension to its scope."""
         super().on_message_begin()
         self._linger_no_more()
         self.scope["extensions"] = {EXTENSION: {"connection": self}}
+
+    def on_headers_complete(self) -> None:
+        """Hands the request on; one that must wait for the one before it does not stop the reading, which is how leaving is noticed."""
+        super().on_headers_complete()
+        if 0 < len(self.pipeline) <= MOST_PIPELINED:
+            self.flow.resume_reading()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._serving = cycle
+        super()._start_asgi_task(cycle, app)
 
     @property
     def writable(self) -> bool:
@@ -72,9 +87,13 @@ class WatchedProtocol(HttpToolsProtocol):
             self._told()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is no more, whoever ended it."""
+        """The connection is no more, whoever ended it: what is being answered hears of it, and what waited behind is dropped."""
         self._linger_no_more()
         super().connection_lost(exc)
+        self.pipeline.clear()
+        if self._serving is not None and not self._serving.response_complete:
+            self._serving.disconnected = True
+            self._serving.message_event.set()
 
     def on_response_complete(self) -> None:
         """The application has said all; the client may not have taken it."""

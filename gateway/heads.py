@@ -42,6 +42,8 @@ class BoundedProtocol(WatchedProtocol):
             self._head_bytes += len(data)
             if self._head_bytes > (self.config.h11_max_incomplete_event_size or sys.maxsize):
                 self._refuse(431, "the request's target and headers are too large")
+        elif not self._in_head and self.cycle is not None and self.cycle.response_complete:
+            self._wait_for_head()  # the rest of a body that nobody reads, which ended uvicorn's wait
 
     def on_message_begin(self) -> None:
         """Begins a request as usual."""
@@ -96,7 +98,7 @@ class BoundedProtocol(WatchedProtocol):
         head = f"content-type: application/json\r\ncontent-length: {len(content)}\r\nconnection: close\r\n\r\n"
         self._in_head = False
         self._head_is_there()
-        cycle = self.cycle
+        cycle = self._serving
         if cycle is None or cycle.response_complete or not cycle.response_started:
             self.transport.write(STATUS_LINE[status] + head.encode() + content)
         self.transport.close()

@@ -119,8 +119,10 @@ def load_tenants(file: Path | None, listed: str, flags: Sequence[str] = ()) -> T
         ConfigError: the file cannot be read, or something in it or in a key is wrong; the message says what, and never a key.
     """
     keys = [] if file is None else _read(file)
-    for source, texts in ((VARIABLE, re.split(r"[\s,]+", listed)), ("--api-key", flags)):
-        for text in filter(None, texts):
+    in_variable = [text for text in re.split(r"[\s,]+", listed) if text]
+    # An empty flag is a mistake, such as a variable that is not set, and must not open the server to everybody.
+    for source, texts in ((VARIABLE, in_variable), ("--api-key", flags)):
+        for text in texts:
             name, colon, key = text.rpartition(":")
             if not colon:
                 name = f"key-{len(keys) + 1}"

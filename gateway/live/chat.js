@@ -38,7 +38,8 @@
   };
 
   const bounded = (input) => {
-    const value = Math.round(Number(input.value)) || Number(input.defaultValue);
+    const typed = input.value.trim() && Number.isFinite(Number(input.value)) ? Number(input.value) : Number(input.defaultValue);
+    const value = input.step ? typed : Math.round(typed);
     input.value = Math.max(Number(input.min), Math.min(Number(input.max), value));
     return Number(input.value);
   };
@@ -75,7 +76,7 @@
     $("#send").disabled = true;
     const answer = () => said[0].firstChild?.nodeValue || "";
     try {
-      await stream({ messages: asked, stream: true, n, max_tokens: bounded($("#most")) }, said);
+      await stream({ messages: asked, stream: true, n, max_tokens: bounded($("#most")), temperature: bounded($("#temperature")) }, said);
     } catch (error) {
       const why = error.name === "AbortError" ? "stopped" : error instanceof TypeError ? "the connection was lost" : error.message;
       said.forEach((each) => fail(each, why));

@@ -53,6 +53,26 @@ def test_chat_streams_and_the_map_fills_and_empties(chromium) -> None:
         assert sum(map_state(page)) == 128
 
 
+def test_what_is_typed_beside_the_message_is_sent_within_its_bounds(chromium) -> None:
+    typed = [
+        ({}, (1, 256, 0.2)),
+        ({"choices": "99", "most": "7.6", "temperature": "0"}, (16, 8, 0)),
+        ({"choices": "2", "most": "40", "temperature": "0.25"}, (2, 40, 0.25)),
+        ({"choices": "1", "most": "", "temperature": "3"}, (1, 256, 2)),
+    ]
+    with live(scripted([b"a"])) as client, page_of(chromium, str(client.base_url)) as page:
+        page.get_by_text("serving").wait_for()
+        for fields, expected in typed:
+            for name, value in fields.items():
+                page.locator(f"#{name}").fill(value)
+            page.locator("#question").fill("?")
+            with page.expect_request("**/v1/chat/completions") as sent:
+                page.locator("#send").click()
+            body = sent.value.post_data_json
+            assert (body["n"], body["max_tokens"], body["temperature"]) == expected
+            until(page, "document.querySelector('#stop').disabled")
+
+
 def test_several_answers_share_the_prompt_and_stand_side_by_side(chromium) -> None:
     with (
         live(scripted(pace=slow)) as client,

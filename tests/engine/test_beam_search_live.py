@@ -96,6 +96,32 @@ async def test_beam_search_finds_what_a_plain_one_finds(model, expected, num_blo
     assert {end for ends in finishes for end in ends} <= {FinishReason.STOP, FinishReason.LENGTH}
 
 
+async def test_answers_that_hold_a_stop_string_end_there_and_say_so(model, expected):
+    codec = Codec(model.tokenizer)
+    runner = build_runner(model, num_blocks=200, block_size=2, max_context=64)
+    config = CoreConfig(
+        memory=MemoryConfig(num_blocks=200, block_size=2),
+        scheduler=SchedulerConfig(max_context=64, token_budget=32, max_batch=9),
+    )
+    best = expected[0][0]
+    stop = best[len(best) // 2 :]
+    generation = Generation(
+        prompt=codec.encode(PROMPTS[0]),
+        max_tokens=MAX_TOKENS,
+        sampling=SamplingParams(temperature=0),
+        num_sequences=WIDTH,
+        beam=BeamSearch(width=WIDTH),
+        stop=(stop,),
+    )
+    engine = Engine(runner, config, codec, model_name="m")
+    [texts], [finishes] = await answers(engine, [generation])
+    runner.close()
+    assert texts == [text.split(stop)[0] for text in expected[0]]
+    for text, finish in zip(expected[0], finishes, strict=True):
+        assert finish is FinishReason.STOP or stop not in text
+    assert finishes[0] is FinishReason.STOP
+
+
 @torch.inference_mode()
 def log_probs(model, history) -> np.ndarray:
     logits = reference_logits(model.shape, model.tensors, history, slice(len(history) - 1, None))

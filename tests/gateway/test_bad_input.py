@@ -94,7 +94,8 @@ def error_of(response: httpx.Response, status: int = 400) -> dict[str, Any]:
         ({"logprobs": True}, "logprobs", "expected"),
         ({"min_p": 1.1}, "min_p", "<= 1"),
         ({"min_tokens": 9, "max_tokens": 8}, "min_tokens", "more than `max_tokens`"),
-        ({"repetition_penalty": 0}, "repetition_penalty", "> 0"),
+        ({"repetition_penalty": 0}, "repetition_penalty", ">= 0.01"),
+        ({"repetition_penalty": 1e-40}, "repetition_penalty", ">= 0.01"),
         ({"presence_penalty": 2.5}, "presence_penalty", "<= 2"),
         ({"frequency_penalty": -3}, "frequency_penalty", ">= -2"),
         ({"logit_bias": {"5": 101}}, "logit_bias", "<= 100"),
@@ -218,6 +219,8 @@ def test_body_over_the_limit_is_refused(client: httpx.Client) -> None:
 
 def test_unknown_path_and_method_have_the_same_shape(client: httpx.Client) -> None:
     assert error_of(client.get("/v2/completions"), 404)["code"] == "not_found"
+    for elsewhere in ("/version/", "/metrics/"):  # no redirect to where the Host header says
+        assert error_of(client.get(elsewhere), 404)["code"] == "not_found"
     assert error_of(client.get("/v1/models/other"), 404)["code"] == "model_not_found"
     wrong = client.get(COMPLETIONS)
     assert error_of(wrong, 405)["code"] == "method_not_allowed"

@@ -112,6 +112,12 @@ def test_bad_key_of_the_environment_is_said_without_it() -> None:
     assert "hunter2" not in raised.value.message
 
 
+@pytest.mark.parametrize("flag", ["", " ", "alice:"])
+def test_a_flag_without_a_key_is_refused_and_opens_nothing(flag: str) -> None:
+    with pytest.raises(ConfigError, match=r"--api-key: .*8 to 512"):
+        load_tenants(None, "", [flag])
+
+
 def test_table_that_the_helper_writes_is_what_the_file_takes(tmp_path: Path) -> None:
     table = table_of("alice", checked_key("kb-0123456789", "the key"))
     assert "kb-0123456789" not in table

@@ -95,6 +95,7 @@ class Driver:
         self._ready = asyncio.Event()
         self._group: TaskGroup | None = None
         self._head = target.head()
+        self._tls = target.tls()
 
     @property
     def num_open(self) -> int:
@@ -228,7 +229,7 @@ class Driver:
                 lambda: Connection(self.now, self._on_idle),
                 target.host,
                 target.port,
-                ssl=target.tls,
+                ssl=self._tls,
             )
         except OSError as error:
             flight.end(CONNECTION, self.now(), str(error))

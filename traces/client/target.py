@@ -34,20 +34,24 @@ class Target(Struct, frozen=True, kw_only=True):
     temperature: float
 
     @property
-    def url(self) -> str:
-        """Where the server is, as people write it."""
-        return f"{self.scheme}://{self.host}:{self.port}{self.prefix}"
+    def authority(self) -> str:
+        """Host and port; an IPv6 address in brackets."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
+    def url(self) -> str:
+        """Where the server is, as people write it."""
+        return f"{self.scheme}://{self.authority}{self.prefix}"
+
     def tls(self) -> ssl.SSLContext | None:
-        """For `https`."""
+        """For `https`, one for all connections: to read the certificates that are trusted takes tens of milliseconds."""
         return ssl.create_default_context() if self.scheme == "https" else None
 
     def head(self) -> bytes:
         """The request's lines up to its content length."""
         key = f"Authorization: Bearer {self.api_key}\r\n" if self.api_key else ""
         return (
-            f"POST {self.prefix}{_PATHS[self.endpoint]} HTTP/1.1\r\nHost: {self.host}:{self.port}\r\nUser-Agent: kilburn-bench\r\n"
+            f"POST {self.prefix}{_PATHS[self.endpoint]} HTTP/1.1\r\nHost: {self.authority}\r\nUser-Agent: kilburn-bench\r\n"
             f"Accept: text/event-stream\r\nContent-Type: application/json\r\n{key}Content-Length: "
         ).encode()
 

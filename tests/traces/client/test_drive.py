@@ -1,9 +1,12 @@
 """The open loop: requests leave when they are due, latencies count from then, and each ends in exactly one count."""
 
+import socket
+import ssl
+
 import numpy as np
 import pytest
 
-from tests.traces.client.driving import SECOND, drive, request
+from tests.traces.client.driving import SECOND, drive, request, target_of
 from tests.traces.client.stub import Stub, running
 from traces.client.measure import counts, honesty, latencies, over_time, throughput, times_of
 from traces.client.outcomes import State
@@ -160,3 +163,22 @@ def test_many_at_one_instant_are_all_sent_at_once():
     assert driver.outcomes.count(State.DONE) == 100
     assert throughput(driver.outcomes, driver.end_ns, 100).most_open == 100
     assert max(stub.arrivals) - min(stub.arrivals) < 0.2 + LOADED_MS / 1000
+
+
+def test_trusted_certificates_are_read_once_for_all_connections(monkeypatch):
+    made = []
+    real = ssl.create_default_context
+    monkeypatch.setattr(ssl, "create_default_context", lambda: made.append(1) or real())
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        url = f"https://127.0.0.1:{taken.getsockname()[1]}"
+        driver = drive(url, [request(0.0) for _ in range(5)])
+    assert driver.outcomes.failures() == {"no connection": 5}
+    assert len(made) == 1
+
+
+def test_an_ipv6_address_keeps_its_brackets():
+    target = target_of("http://[::1]:8000/v1")
+    assert target.url == "http://[::1]:8000"
+    assert b"\r\nHost: [::1]:8000\r\n" in target.head()
+    assert target_of("http://localhost:8000").url == "http://localhost:8000"
