@@ -2,20 +2,24 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+SERVING := $(VENV)/.serving
 STAMP := $(VENV)/.installed
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
 
-$(STAMP): pyproject.toml constraints.txt
+$(SERVING): pyproject.toml constraints.txt
 	@echo "Creating the environment in $(VENV), once: some 3 GB, most of them PyTorch. This takes minutes."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $@
+$(STAMP): $(SERVING)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $@
 
-install: $(STAMP) ## Create the environment
-serve: $(STAMP) ## Serve the default model on 127.0.0.1:8000
+install: $(STAMP) ## Create the environment, with the tools of developers
+serve: $(SERVING) ## Serve the default model on 127.0.0.1:8000
 	$(BIN)/kilburn serve $(ARGS)
 fmt: $(STAMP) ## Format the code
 	$(BIN)/ruff format . && $(BIN)/ruff check --fix .

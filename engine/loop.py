@@ -224,7 +224,7 @@ class Engine:
             id=RequestId(self._next_id),
             num_prompt=len(generation.prompt),
             max_tokens=generation.max_tokens,
-            num_sequences=generation.beam.width if generation.beam else generation.num_sequences,
+            num_sequences=generation.num_rows,
             beam=generation.beam is not None,
             content=TokenContent(generation.prompt),
             salt=generation.salt,

@@ -57,6 +57,11 @@ class Generation(Struct, frozen=True, kw_only=True, eq=False):
     deadline_ms: int | None = None
     """From its opening; what has not ended by then ends with `TIMEOUT`."""
 
+    @property
+    def num_rows(self) -> int:
+        """Sequences that run at once: all hypotheses of a beam search, not only those that are told."""
+        return self.num_sequences if self.beam is None else self.beam.width
+
 
 class Delta(Struct, frozen=True):
     """What has come since the last read of one choice. Several steps' tokens are merged when the reader is slow."""

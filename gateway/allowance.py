@@ -163,7 +163,7 @@ class Allowances:
 def cost_of(generation: Generation) -> int:
     """Tokens that `generation` is charged at admission."""
     answer = ASSUMED_TOKENS if generation.max_tokens is None else generation.max_tokens
-    return len(generation.prompt) + generation.num_sequences * answer
+    return len(generation.prompt) + generation.num_rows * answer
 
 
 def _duration(seconds: float) -> str:

@@ -109,6 +109,13 @@ def stops_of(stop: str | list[str] | None, config: GatewayConfig) -> tuple[str, 
     return tuple(strings)
 
 
+def rows_of(body: GenerationFields, sequences: int) -> int:
+    """Sequences that a prompt of the body takes in the engine: all hypotheses of a beam search, not only those that are told."""
+    if not body.use_beam_search:
+        return sequences
+    return body.beam_width or max(sequences, _DEFAULT_WIDTH)
+
+
 def beam_of(body: GenerationFields, sequences: int, logprobs: int | None) -> BeamSearch | None:
     """The beam search that the body asks for.
 
@@ -127,7 +134,7 @@ def beam_of(body: GenerationFields, sequences: int, logprobs: int | None) -> Bea
         )
     if logprobs is not None:
         raise RequestError("`logprobs` cannot be had with `use_beam_search`", param="logprobs")
-    width = body.beam_width or max(sequences, _DEFAULT_WIDTH)
+    width = rows_of(body, sequences)
     if width < sequences:
         raise RequestError(
             f"`beam_width` is {width} and `n` is {sequences}; at least as many must be kept as are told",

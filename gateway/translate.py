@@ -11,7 +11,7 @@ from msgspec import Struct
 from engine.core.errors import RequestError
 from engine.requests import Generation
 from gateway.prompts import Ids, chat_ids, check_length, prompt_ids, prompts_of
-from gateway.sampling import beam_of, sampling_of, stop_tokens_of, stops_of
+from gateway.sampling import beam_of, rows_of, sampling_of, stop_tokens_of, stops_of
 from gateway.schemas import ChatRequest, CompletionRequest, GenerationFields
 from gateway.terms import Terms
 
@@ -51,10 +51,13 @@ async def completion_ask(body: CompletionRequest, terms: Terms) -> Ask:
     best_of = body.best_of or num_choices
     _check_best_of(body, num_choices, best_of)
     prompts = prompts_of(body.prompt)
-    if len(prompts) * best_of > most:
-        param = "prompt" if best_of == 1 else "n" if best_of == num_choices else "best_of"
+    rows = rows_of(body, best_of)
+    if len(prompts) * rows > most:
+        param = "prompt" if rows == 1 else "n" if best_of == num_choices else "best_of"
+        if rows > best_of:
+            param = "beam_width"
         raise RequestError(
-            f"`{param}` asks for {len(prompts) * best_of} choices in all; at most {most} are allowed",
+            f"`{param}` asks for {len(prompts) * rows} sequences in all; at most {most} are allowed",
             param=param,
         )
     generations, names, echoes, size = [], [], [], 0
@@ -109,8 +112,12 @@ async def chat_ask(body: ChatRequest, terms: Terms) -> Ask:
     if body.top_logprobs and not body.logprobs:
         raise RequestError("`top_logprobs` needs `logprobs` to be true", param="top_logprobs")
     most = terms.config.max_choices
-    if (body.n or 1) > most:
-        raise RequestError(f"`n` is {body.n}; at most {most} choices are allowed", param="n")
+    rows = rows_of(body, body.n or 1)
+    if rows > most:
+        param = "n" if rows == body.n else "beam_width"
+        raise RequestError(
+            f"`{param}` asks for {rows} sequences; at most {most} are allowed", param=param
+        )
     ids = await chat_ids(body.messages, terms)
     limit, limit_name = body.max_completion_tokens, "max_completion_tokens"
     if limit is None:

@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from engine.core.errors import RequestError
 from engine.executor import SamplingParams
-from engine.requests import Generation
+from engine.requests import BeamSearch, Generation
 from gateway.allowance import ASSUMED_TOKENS, Allowance, Bucket, RateLimitError, cost_of
 from gateway.tenants import Tenant
 
@@ -119,6 +120,8 @@ def test_what_can_never_be_taken_is_refused_by_name() -> None:
 
 def test_answer_without_a_limit_is_charged_an_assumed_length() -> None:
     assert cost_of(generation(10, None, n=2)) == 10 + 2 * ASSUMED_TOKENS
+    beams = msgspec.structs.replace(generation(10, 20, n=2), beam=BeamSearch(width=7))
+    assert cost_of(beams) == 10 + 7 * 20
 
 
 def test_tenant_without_limits_has_no_headers() -> None:

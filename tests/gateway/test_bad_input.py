@@ -89,6 +89,11 @@ def error_of(response: httpx.Response, status: int = 400) -> dict[str, Any]:
         ({"n": True}, "n", "expected"),
         ({"n": 3, "best_of": 2}, "best_of", "at least as many"),
         ({"best_of": 3, "stream": True}, "best_of", "cannot be streamed"),
+        (
+            {"prompt": ["a"] * 3, "use_beam_search": True, "beam_width": 64},
+            "beam_width",
+            "192 sequences in all; at most 128",
+        ),
         ({"echo": True, "logprobs": 1}, "echo", "not supported"),
         ({"logprobs": 21}, "logprobs", "<= 20"),
         ({"logprobs": True}, "logprobs", "expected"),

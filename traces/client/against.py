@@ -96,8 +96,10 @@ def read_prediction(path: Path) -> Prediction:
         ) from None
 
 
-def differences(prediction: Prediction, trace: BenchTrace, shaping: Shaping) -> list[str]:
-    """In what the other workload is not this one, in half sentences.
+def differences(
+    prediction: Prediction, trace: BenchTrace, shaping: Shaping, done: int
+) -> list[str]:
+    """In what the other workload is not this one, `done` requests long, in half sentences.
 
     A trace that was not read to its end has another digest, so it is another one only if its name differs too.
     """
@@ -109,6 +111,8 @@ def differences(prediction: Prediction, trace: BenchTrace, shaping: Shaping) -> 
     for name, value in prediction.shaping.items():
         if name in here and name != "limit" and here[name] != value:
             found.append(f"{name.replace('_', ' ')} {value} instead of {here[name]}")
+    if prediction.e2e_ms.count != done:
+        found.append(f"{prediction.e2e_ms.count:,} requests done instead of {done:,}")
     return found
 
 
@@ -141,7 +145,7 @@ def lay_over(
     return Against(
         kind=prediction.kind,
         title=prediction.title,
-        differences=differences(prediction, trace, shaping),
+        differences=differences(prediction, trace, shaping, measured.e2e.count),
         figures=figures,
         distributions=msgspec.to_builtins(prediction.distributions),
     )

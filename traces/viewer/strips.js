@@ -160,9 +160,17 @@ KilburnView.Strips = (() => {
         }
         const upper = samples.map((s, i) => floor[i] + (s[series.key] || 0));
         g.beginPath();
-        samples.forEach((s, i) => (i ? g.lineTo(x(s.t), y(upper[i])) : g.moveTo(x(s.t), y(upper[i]))));
+        // A level holds until the next sample: nothing is known of a slope between the two.
+        samples.forEach((s, i) => {
+          if (!i) return g.moveTo(x(s.t), y(upper[i]));
+          g.lineTo(x(s.t), y(upper[i - 1]));
+          g.lineTo(x(s.t), y(upper[i]));
+        });
         if (series.fill) {
-          for (let i = samples.length - 1; i >= 0; i--) g.lineTo(x(samples[i].t), y(floor[i]));
+          for (let i = samples.length - 1; i >= 0; i--) {
+            g.lineTo(x(samples[i].t), y(floor[i]));
+            if (i) g.lineTo(x(samples[i].t), y(floor[i - 1]));
+          }
           g.closePath();
           g.fillStyle = series.fill === "hatch" ? hatched(this.colours) : colour;
           g.fill();

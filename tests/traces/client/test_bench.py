@@ -141,6 +141,10 @@ def test_run_is_laid_over_a_prediction(tmp_path):
         "another trace, t.jsonl",
         "time scale 1.0 instead of 2.0",
     ]
+    with running(Stub(ttft_s=0.05, gap_s=0.01)) as url:
+        result = call(url, changed, *args[:4], "--limit", 3)
+    report = json.loads((tmp_path / "out.json").read_text())
+    assert report["against"]["differences"][-1] == "4 requests done instead of 3"
     assert any("made with another trace" in f["sentence"] for f in report["findings"])
 
 
