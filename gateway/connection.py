@@ -31,6 +31,10 @@ class Connection(Protocol):
         """Calls `told` whenever it is writable again, or lost, in place of whom it told before."""
         ...
 
+    def write(self, body: bytes) -> None:
+        """Sends a part of the body of the response that has been started; `writable` must hold. Goes past what wraps `send`."""
+        ...
+
     def reset(self) -> None:
         """Drops the connection and all that is buffered for it; the application's `receive` says so at once."""
         ...
@@ -72,6 +76,13 @@ class WatchedProtocol(HttpToolsProtocol):
     def listen(self, told: Callable[[], None] | None) -> None:
         """As `Connection` says."""
         self._told = told
+
+    def write(self, body: bytes) -> None:
+        """As `Connection` says. RFC 9112, section 7.1."""
+        assert self._serving is not None
+        if self._serving.chunked_encoding:
+            body = b"%x\r\n%b\r\n" % (len(body), body)
+        self.transport.write(body)
 
     def reset(self) -> None:
         """As `Connection` says."""

@@ -103,8 +103,12 @@ class EventWriter:
 
     def write(self, events: bytes) -> None:
         """Sends whole events as one chunk."""
-        self.start()
-        self._put({"type": "http.response.body", "body": events, "more_body": True})
+        if not self.started:
+            self.start()
+        if self._connection is None:
+            self._put({"type": "http.response.body", "body": events, "more_body": True})
+        else:
+            self._connection.write(events)
         self._last = self._loop.time()
         self._note_if_stuck()
 

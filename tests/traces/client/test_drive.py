@@ -61,8 +61,8 @@ def test_client_that_was_held_up_sends_late_says_so_and_counts_from_when_it_was_
         driver = drive(url, [request(0.1 * i) for i in range(6)], held_up=(0.05, 0.35))
     outcomes = driver.outcomes
     late_ms = times_of(outcomes).late
-    assert late_ms[1] >= 250
-    assert late_ms[2] >= 150
+    assert late_ms[1] >= 245  # two clocks, and timers that ring a little early
+    assert late_ms[2] >= 145
     assert honesty(outcomes).late_over_10ms >= 3
     assert np.all(times_of(outcomes).ttft >= late_ms)
 
