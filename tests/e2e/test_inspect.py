@@ -48,7 +48,8 @@ def ready(page) -> None:
 
 
 def at(page, step: int) -> None:
-    until(page, f"document.querySelector('#step').value === '{step}'")
+    """Waits until the map shows `step`; the box for its number may hold what was typed just now."""
+    until(page, f"document.querySelector('#where').textContent.startsWith('step {step} of ')")
 
 
 @needs_browser
