@@ -151,7 +151,7 @@ def simulate(
         until_ns = round(settings.until_s * 1e9)
     return run_twin(
         requests,
-        [Scheduler(core, _memory_of(resolved)) for _ in range(settings.replicas)],
+        [Scheduler(core, memory_of(resolved)) for _ in range(settings.replicas)],
         cost,
         router=make_router(settings.router),
         num_sequences=settings.beam_width or settings.num_sequences,
@@ -163,7 +163,7 @@ def simulate(
     )
 
 
-def _memory_of(resolved: Resolved) -> Allocator | None:
+def memory_of(resolved: Resolved) -> Allocator | None:
     """An allocator to compare with; None for the engine's own."""
     settings = resolved.settings
     if settings.allocator == "paged":
