@@ -34,8 +34,11 @@ class Inputs(Struct):
     """When each transfer began, ended and was taken in, and whether it failed."""
     wakes: list[int] = []
     """Boundaries that followed an input and no step."""
-    answers: dict[Sequence, tuple[int, Finish]] = {}
-    """(generated tokens, reason), where a stop or a failure of the model ended a sequence."""
+    answers: dict[Sequence, int] = {}
+    """Generated tokens of the sequences that a stop ended."""
+    failures: dict[int, set[Sequence]] = {}
+    """By step: whose sample failed. By step and not by length, since the core listens also where it discards the result, and what
+    was sampled once and discarded is sampled again, with other luck."""
     blocks: dict[Sequence, dict[int, int]] = {}
     """What the model said, as far as the core can tell: position to id, of generated tokens that completed a block."""
     parents: dict[Sequence, dict[int, int]] = {}
@@ -111,6 +114,9 @@ class _Journal(Rerun):
         if call.failed is not None:
             return
         sampling, positions = plan.sampling.tolist(), plan.sampled_positions.tolist()
+        failed = {sequences[sampling[at]] for at, reason in call.stops if reason == Finish.FAILED}
+        if failed:
+            self.inputs.failures[call.step] = failed
         for index, name in call.blocks:
             known = self.inputs.blocks.setdefault(sequences[sampling[index]], {})
             known[positions[index]] = name
@@ -127,5 +133,5 @@ class _Journal(Rerun):
             self._generated[sequence] = self._generated.get(sequence, 0) + 1
         for row, reason in zip(outcome.ended_rows.tolist(), outcome.reasons.tolist(), strict=True):
             generated = self._generated.pop(sequences[row], 0)
-            if reason != Finish.LENGTH:
-                self.inputs.answers[sequences[row]] = (generated, Finish(reason))
+            if reason == Finish.STOP:
+                self.inputs.answers[sequences[row]] = generated
