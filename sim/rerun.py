@@ -55,7 +55,7 @@ def check_journal(path: Path) -> tuple[Inputs, Verdict]:
     return replay.inputs, verdict
 
 
-def follow(path: Path, start: Callable[[CoreConfig], R]) -> tuple[R, Verdict]:
+def follow(path: Path, start: Callable[[CoreConfig, int], R]) -> tuple[R, Verdict]:
     """Makes the recorded calls again, up to the first that has another answer; who made them, and the verdict.
 
     Raises:
@@ -63,7 +63,7 @@ def follow(path: Path, start: Callable[[CoreConfig], R]) -> tuple[R, Verdict]:
     """
     comparison = Comparison()
     with RecordingReader(path) as reader:
-        replay = start(reader.header.config)
+        replay = start(reader.header.config, reader.header.hash_block_tokens)
         for entry in reader.entries():
             try:
                 call = replay.make(entry.call)
@@ -78,8 +78,8 @@ def follow(path: Path, start: Callable[[CoreConfig], R]) -> tuple[R, Verdict]:
 class _Journal(Rerun):
     """A fresh core, to which recorded calls are made, and what the twin is to be told of them."""
 
-    def __init__(self, config: CoreConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: CoreConfig, hash_block_tokens: int) -> None:
+        super().__init__(config, hash_block_tokens)
         self.inputs = Inputs()
         self._generated: dict[Sequence, int] = {}
         self._last_commit = -1
