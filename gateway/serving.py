@@ -142,12 +142,9 @@ def serve_model(options: ServeOptions) -> None:
     served = Served(engine, codec, ChatTemplate(codec, model.tokenizer.chat_template), tenants)
     try:
         ready = _ready(console, url_of(listener), model, runner)
-        reread = (
-            None
-            if options.api_keys is None
-            else partial(reread, tenants, partial(_tenants, options))
-        )
-        run(serve, gateway, served, listener, ready, reread)
+        load = partial(_tenants, options)
+        on_hangup = None if options.api_keys is None else partial(reread, tenants, load)
+        run(serve, gateway, served, listener, ready, on_hangup)
     finally:
         runner.close()
         if recorder is not None:
