@@ -36,11 +36,11 @@ def stats(
     from rich.console import Console
 
     from traces.figures import write_figures
-    from traces.inspect import inspect_trace
+    from traces.survey import survey_trace
     from traces.terminal import exit_on_error, with_progress
 
     with exit_on_error():
-        found = inspect_trace(
+        found = survey_trace(
             trace,
             lru=lru,
             limit=limit,
