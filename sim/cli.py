@@ -267,11 +267,27 @@ def replay(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            help="Record every call and decision to FILE, gzip if it ends in .gz, for kilburn inspect, --lockstep and --cost "
+            "fitted:FILE; steps are simulated one by one, so it takes longer.",
+            metavar="FILE",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    record_replica: Annotated[
+        int,
+        typer.Option(
+            help="Which replica --record records, from 0.", metavar="N", rich_help_panel=OUTPUT
+        ),
+    ] = 0,
 ) -> None:
     """Replay a trace through the scheduler on simulated hardware."""
     from rich.console import Console
 
     from sim.config import build_config
+    from sim.recorder import Recording, check_recording
     from sim.replay import replay_in_full, resolve
     from sim.report.terminal import render
     from traces.figures import write_figures
@@ -286,7 +302,7 @@ def replay(
             code = replay_lockstep(trace, typer.echo)
         raise typer.Exit(code)
     with exit_on_error():
-        check_outputs(json, html, folder=csv)
+        check_outputs(json, html, record, folder=csv)
         config = build_config(
             model=model,
             hardware=hardware,
@@ -325,10 +341,13 @@ def replay(
             seed=seed,
             until_s=until_s,
         )
+        recording = Recording(record, record_replica) if record is not None else None
+        if recording is not None:
+            check_recording(recording, config, trace)
         resolved = resolve(config, hardware_file, block_table)
         rows = open_trace(trace, strict=strict)
         report, run = replay_in_full(
-            rows, resolved, lambda requests: with_progress(requests, "replaying")
+            rows, resolved, lambda requests: with_progress(requests, "replaying"), recording
         )
         if html is not None:
             from sim.report.write import write_page
@@ -354,3 +373,6 @@ def replay(
                 write_csv(csv, report, Rows(run.ledger))
     console = Console(highlight=False)
     console.print(render(report, console.width))
+    if recording is not None:
+        what = f"replica {recording.replica} of {replicas}" if replicas > 1 else "the run"
+        typer.echo(f"recorded {what}: kilburn inspect {recording.path}")

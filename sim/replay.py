@@ -4,6 +4,7 @@ Knows no flags and prints nothing.
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from sim.ledger import Ledger, State
 from sim.models import find_model
 from sim.pool import pool_budget
 from sim.pricing import load_source, make_cost
+from sim.recorder import Recording, check_recording, recorded
 from sim.report.biases import biases
 from sim.report.figures import (
     Batch,
@@ -130,6 +132,7 @@ def simulate(
     hash_block_tokens: int,
     on_start: Callable[[Fleet], None] | None = None,
     until_ns: int | None = None,
+    recording: Recording | None = None,
 ) -> Run:
     """Runs requests, as they are, through the machine: what `replay` reports on.
 
@@ -139,6 +142,11 @@ def simulate(
         hash_block_tokens: What their hash ids cover; 0 where there are none.
         on_start: Sees the fleet before the clock runs.
         until_ns: Stop there, instead of where the settings say.
+        recording: Where one replica's calls go; it takes its steps one by one then.
+
+    Raises:
+        ConfigError: the recording cannot be written, or there is nothing such to record.
+        TraceError: from `requests`.
     """
     settings = resolved.settings
     cost = make_cost(resolved)
@@ -149,21 +157,29 @@ def simulate(
     core = core_config(resolved, cost)
     if until_ns is None and settings.until_s is not None:
         until_ns = round(settings.until_s * 1e9)
-    return run_twin(
-        requests,
-        [Scheduler(core, _memory_of(resolved)) for _ in range(settings.replicas)],
-        cost,
-        router=make_router(settings.router),
-        num_sequences=settings.beam_width or settings.num_sequences,
-        beam_seed=settings.shaping.seed if settings.beam_width is not None else None,
-        hash_block_tokens=hash_block_tokens,
-        swap=swap,
-        until_ns=until_ns,
-        on_start=on_start,
-    )
+    schedulers = [Scheduler(core, memory_of(resolved)) for _ in range(settings.replicas)]
+    with ExitStack() as stack:
+        if recording is not None:
+            check_recording(recording, settings)
+            model = f"{resolved.model.name}, simulated on {resolved.hardware.name}"
+            schedulers[recording.replica] = stack.enter_context(
+                recorded(recording.path, core, model, hash_block_tokens)
+            )
+        return run_twin(
+            requests,
+            schedulers,
+            cost,
+            router=make_router(settings.router),
+            num_sequences=settings.beam_width or settings.num_sequences,
+            beam_seed=settings.shaping.seed if settings.beam_width is not None else None,
+            hash_block_tokens=hash_block_tokens,
+            swap=swap,
+            until_ns=until_ns,
+            on_start=on_start,
+        )
 
 
-def _memory_of(resolved: Resolved) -> Allocator | None:
+def memory_of(resolved: Resolved) -> Allocator | None:
     """An allocator to compare with; None for the engine's own."""
     settings = resolved.settings
     if settings.allocator == "paged":
@@ -184,9 +200,12 @@ def replay(trace: Trace, resolved: Resolved, watch: Watch | None = None) -> Repl
 
 
 def replay_in_full(
-    trace: Trace, resolved: Resolved, watch: Watch | None = None
+    trace: Trace,
+    resolved: Resolved,
+    watch: Watch | None = None,
+    recording: Recording | None = None,
 ) -> tuple[ReplayReport, Run]:
-    """As `replay`, and the run itself, for whoever looks at single requests.
+    """As `replay`, and the run itself, for whoever looks at single requests; on the way it is recorded where asked for.
 
     Raises:
         TraceError: as `replay`.
@@ -197,7 +216,7 @@ def replay_in_full(
     if watch is not None:
         requests = watch(requests)
     block_tokens = hash_block_tokens(trace, settings.shaping)
-    run = simulate(requests, resolved, block_tokens)
+    run = simulate(requests, resolved, block_tokens, recording=recording)
     ledger = run.ledger
     if not len(ledger):
         raise no_requests(trace)

@@ -17,7 +17,7 @@ between kernels: the faster the memory and the slower the clock, the smaller the
 measurements by `benchmarks/calibrate.py`. What the model leaves out: quantisation of waves, experts that are chosen unevenly.
 """
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 from msgspec import Meta, Struct
@@ -84,6 +84,27 @@ class Efficiency(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A sequence's share."""
     host_block_us: NotNegative = 3.0
     """A new block's share: frame, table entry, its way to the device."""
+
+
+class Parts(NamedTuple):
+    """What the roofline adds up, in nanoseconds a unit: the larger of `compute` and `memory`, and the rest."""
+
+    compute: tuple[float, float]
+    """Of linear layers: (a step, a token), with what arithmetic does not hide of the reads."""
+    memory: tuple[float, float]
+    """The same of the reads, with what they do not hide of arithmetic."""
+    fixed_ns: float
+    token_ns: float
+    """Moved, whatever is computed."""
+    sample_ns: float
+    kv_ns: float
+    pair_ns: float
+    tile: float
+    host_ns: float
+    host_sequence_ns: float
+    host_token_ns: float
+    step_ns: float
+    overlap: bool
 
 
 class Roofline:
@@ -192,6 +213,36 @@ class Roofline:
         np.rint(times, out=times)
         np.maximum(times, 1.0, out=times)
         return times.astype(np.int64)
+
+    def parts(self, most_tokens: int) -> Parts:
+        """What the sum is made of; of a mixture of experts the straight line below what up to `most_tokens` tokens touch."""
+        compute, memory = self._ramp * self._token_ns, self._weights_ns
+        compute_token, memory_token = self._token_ns, 0.0
+        if self._expert_ns:
+            touched = self._model.experts_touched
+            slope = (touched(most_tokens) - touched(1)) / max(1, most_tokens - 1)
+            base = touched(1) - slope
+            compute += self._ramp * base * self._expert_token_ns
+            compute_token += self._model.experts_per_token * self._expert_token_ns
+            compute_token += self._ramp * slope * self._expert_token_ns
+            memory += base * self._expert_ns
+            memory_token += slope * self._expert_ns
+        left = self._unhidden
+        return Parts(
+            compute=(compute + left * memory, compute_token + left * memory_token),
+            memory=(memory + left * compute, memory_token + left * compute_token),
+            fixed_ns=self._fixed_ns,
+            token_ns=self._moved_ns,
+            sample_ns=self._sample_ns,
+            kv_ns=self._kv_ns,
+            pair_ns=self._pair_ns,
+            tile=self._tile,
+            host_ns=self._host_ns,
+            host_sequence_ns=self._host_sequence_ns,
+            host_token_ns=self._host_token_ns,
+            step_ns=self._step_ns,
+            overlap=self._overlap,
+        )
 
     def _without_context_ns(self, work: StepWork) -> float:
         """The device's work, but for what decoding sequences read of their contexts."""

@@ -106,7 +106,7 @@ def plan(
         ),
     ] = 7200.0,
     window_s: Annotated[
-        float, typer.Option(min=1, help="Of ideal autoscaling.", rich_help_panel=SEARCH)
+        float, typer.Option(min=1, help="Of the figure by windows.", rich_help_panel=SEARCH)
     ] = 60.0,
     seeds: Annotated[
         int,
@@ -118,13 +118,17 @@ def plan(
         bool, typer.Option(help="Change one setting at a time.", rich_help_panel=SEARCH)
     ] = True,
     autoscaling: Annotated[
-        bool, typer.Option(help="Bound what scaling over time could save.", rich_help_panel=SEARCH)
+        bool,
+        typer.Option(
+            help="The figure by windows: what scaling over time could come to.",
+            rich_help_panel=SEARCH,
+        ),
     ] = True,
     quick: Annotated[
         bool,
         typer.Option(
             "--quick",
-            help="The answer alone: no redraws, sensitivity or autoscaling.",
+            help="The answer alone: no redraws, sensitivity or windows.",
             rich_help_panel=SEARCH,
         ),
     ] = False,

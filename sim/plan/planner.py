@@ -145,7 +145,7 @@ def plan(
         trace=trace,
         candidates=candidates,
         best=best,
-        simulations=desk.num_jobs,
+        simulations=desk.num_simulations,
         findings=[],
         assumptions=assumptions_of(question, sized, users=users),
     )

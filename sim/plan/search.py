@@ -32,13 +32,13 @@ class Found(NamedTuple):
 Search = Generator[Ask, Told, Found]
 
 
-def fewest(most: int) -> Search:
-    """The smallest of 1 to `most` that holds, where larger sizes are safer.
+def fewest(most: int, least: int = 1) -> Search:
+    """The smallest of `least` to `most` that holds, where larger sizes are safer; smaller ones are known not to hold.
 
     The answer holds and so do the next two; the one below does not.
     """
     tried: dict[int, bool] = {}
-    low = 0  # does not hold, nor does anything below that matters
+    low = least - 1  # does not hold, nor does anything below that matters
     while True:
         high, step = low + 1, 1
         while high <= most:

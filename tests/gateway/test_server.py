@@ -21,7 +21,11 @@ STREAM = {"prompt": "hi", "max_tokens": 400, "ignore_eos": True, "stream": True}
 
 @contextmanager
 def process(
-    *, drain_s: float, crash_at_step: int = -1, piece_bytes: int = 0
+    *,
+    drain_s: float,
+    crash_at_step: int = -1,
+    piece_bytes: int = 0,
+    key_file: Path | None = None,
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server in a process of its own, and its URL."""
     command = [
@@ -32,6 +36,7 @@ def process(
         str(drain_s),
         str(crash_at_step),
         str(piece_bytes),
+        *([] if key_file is None else [str(key_file)]),
     ]
     server = subprocess.Popen(
         command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -71,7 +76,7 @@ def test_address_is_told_as_clients_write_it() -> None:
         assert url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signal_lets_running_streams_finish_and_exits_with_0(number: signal.Signals) -> None:
     with process(drain_s=20) as (server, url), httpx.Client(base_url=url, timeout=20) as client:
         with client.stream("POST", "/v1/completions", json=STREAM | {"max_tokens": 60}) as stream:

@@ -229,7 +229,7 @@ def test_windows_need_what_trying_every_number_finds(bursts):
     assert [*itertools.chain(*(half.replicas for half in halves))] == found.replicas
 
 
-def test_autoscaling_is_a_lower_bound_on_the_fixed_answer(bursts):
+def test_the_bound_is_below_the_windows_and_those_below_the_fixed_answer(bursts):
     asked = question(bursts, "ttft_p99=1s", settings={"tensor_parallel": 1}, with_autoscaling=True)
     [candidate] = plan(asked).candidates
     scaling = candidate.autoscaling
@@ -239,6 +239,17 @@ def test_autoscaling_is_a_lower_bound_on_the_fixed_answer(bursts):
     assert scaling.replica_hours == pytest.approx(sum(scaling.replicas) * 10 / 3600)
     assert scaling.fixed_replica_hours == pytest.approx(
         (candidate.replicas or 0) * len(scaling.replicas) * 10 / 3600
+    )
+    bound = candidate.bound
+    assert bound is not None
+    assert 0 < bound.replica_hours < scaling.replica_hours < (bound.fixed_replica_hours or 0)
+    assert 1 < (bound.peak_replicas or 0) <= max(scaling.replicas)
+    assert bound.most_saving_share == 1 - bound.replica_hours / (bound.fixed_replica_hours or 0)
+    point = next(point for point in candidate.points if point.replicas == candidate.replicas)
+    assert point.cost is not None
+    cost = point.cost.usd_per_million_output_tokens or 0
+    assert bound.usd_per_million_output_tokens == pytest.approx(
+        cost * (1 - bound.most_saving_share)
     )
 
 
