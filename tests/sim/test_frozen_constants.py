@@ -88,7 +88,7 @@ def test_the_measured_run_is_predicted_as_documented():
     if run is None:
         pytest.skip("the measured run is not here")
     known = runs_of(ROOT / "benchmarks/vllm_runs.toml")[0]
-    real, report = measured(run, known), predict(run, known["settings"])
+    real, report = measured(run, known), predict(run, known)
     errors = {name: getattr(report, name).mean / real[f"{name}_mean"] - 1 for name in LATENCIES}
     documented = re.findall(r"\| mean \|.*\| ([+−]\d+\.\d) % \|", section)
     assert len(documented) == len(errors)
