@@ -5,7 +5,6 @@ depends on results alone, so the number of workers changes nothing.
 """
 
 from collections.abc import Callable, Generator, Sequence
-from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from engine.core.errors import ConfigError, InvariantError
@@ -161,8 +160,3 @@ class _Asked(Generic[T]):
             self.found = end.value
             self.is_open = False
         return self.is_open
-
-
-def cache_folder(out: Path) -> Path:
-    """Where the simulations of a plan are kept."""
-    return out / "points"

@@ -1,5 +1,6 @@
 """What is asked: a trace, promises, settings. Makes the simulations that inquiries ask for, each with the key of what it depends on."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,7 +17,7 @@ from sim.plan.users import Crowd, run_users
 from sim.plan.windows import WindowCounts, Windows, fewest_by_window
 from sim.report.figures import Resolved
 from sim.sweep.axes import Files, Settings, resolve_settings
-from sim.sweep.digest import key_of
+from sim.sweep.digest import file_digest, key_of
 
 
 class Question(Struct, frozen=True, kw_only=True):
@@ -51,6 +52,21 @@ class Question(Struct, frozen=True, kw_only=True):
             TraceError: a recording to fit to cannot be used.
         """
         return resolve_settings(self.settings | changes, self.files)
+
+    def asked(
+        self, hardware: Sequence[str], prices: Mapping[str, float], *, users: bool
+    ) -> list[object]:
+        """All that decides the answer, as data.
+
+        Raises:
+            TraceError: a table of the user's own cannot be read.
+        """
+        tables = [file_digest(file) if file is not None else None for file in self.files]
+        return [
+            *(self.trace_sha256, self.slo, self.settings, list(hardware), dict(prices), users),
+            *(self.strict, self.only_fitting, self.max_replicas, self.max_users, self.crowd),
+            *(self.window_s, self.seeds, self.with_sensitivity, self.with_autoscaling, tables),
+        ]
 
     def trial(self, machine: Resolved, most: Populations | None = None) -> Job:
         """The trace on the machine; it may be given up where `most` is known."""

@@ -8,21 +8,17 @@ from typing import Annotated
 
 import typer
 
-from sim.sweep.options import (
-    HARDWARE,
-    MACHINE,
-    MODELS,
-    OUTPUT,
-    WORKLOAD,
+from sim.flags import (
     BlockTable,
-    CsvPath,
     HardwareFile,
-    Json,
+    HardwareOverride,
+    ModelOverride,
+    ResultPath,
     Settings,
-    Strict,
-    TracePath,
+    TablePath,
     WorkerCount,
 )
+from traces.flags import OUTPUT, WORKLOAD, Strict, TracePath
 
 
 def sweep(
@@ -37,41 +33,35 @@ def sweep(
             rich_help_panel=WORKLOAD,
         ),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help=f"{MODELS}, or the path of a Hugging Face config.json.",
-            rich_help_panel=MACHINE,
-        ),
-    ] = None,
-    hardware: Annotated[
-        str | None, typer.Option(help=f"{HARDWARE}, or cpu, measured now.", rich_help_panel=MACHINE)
-    ] = None,
+    model: ModelOverride = None,
+    hardware: HardwareOverride = None,
     hardware_file: HardwareFile = None,
     block_table: BlockTable = None,
     settings: Settings = None,
     strict: Strict = False,
     out: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             help="Folder of sweep.json, sweep.csv and, in points/, every figure of each point; a point that is there is not "
-            "computed again.",
+            "computed again. By default kilburn-sweep/TRACE-AXES-DIGEST, and points for all sweeps in kilburn-sweep/points.",
             rich_help_panel=OUTPUT,
+            show_default=False,
         ),
-    ] = Path("kilburn-sweep"),
+    ] = None,
     workers: WorkerCount = None,
-    json: Json = None,
-    csv: CsvPath = None,
+    json: ResultPath = None,
+    csv: TablePath = None,
 ) -> None:
     """Replay a trace at every combination of settings, on all cores; interrupt it and it goes on where it was."""
     from rich.console import Console
 
     from sim.sweep.axes import Files, parse_axes, parse_settings
     from sim.sweep.cache import Cache, write_atomically
+    from sim.sweep.digest import file_digest
+    from sim.sweep.folder import folders_of, stem_of
     from sim.sweep.progress import bar
     from sim.sweep.render import render
     from sim.sweep.result import to_csv
-    from sim.sweep.runner import POINTS
     from sim.sweep.runner import sweep as run
     from sim.sweep.workers import Workers
     from traces.figures import encode_figures
@@ -79,13 +69,17 @@ def sweep(
     from traces.terminal import exit_on_error
 
     with exit_on_error():
-        check_outputs(json, csv, folder=out)
+        check_outputs(json, csv, folder=out or Path("kilburn-sweep"))
         axes = parse_axes(axis or [])
         base = parse_settings(settings or [])
         for name, value in (("model", model), ("hardware", hardware)):
             if value is not None:
                 base[name] = value
-        cache = Cache(out / POINTS)
+        tables = [file_digest(file) if file else None for file in (hardware_file, block_table)]
+        asked = [file_digest(trace), base, axes, strict, tables]
+        words = [stem_of(trace), "+".join(each.name for each in axes)]
+        folder, points = folders_of(out, "kilburn-sweep", words, asked)
+        cache = Cache(points)
         try:
             with Workers(workers) as processes, bar() as watch:
                 result = run(
@@ -99,18 +93,18 @@ def sweep(
                     watch=watch,
                 )
         except KeyboardInterrupt:
-            typer.echo(f"interrupted; what is done is in {out}: run it again to go on", err=True)
+            typer.echo(f"interrupted; what is done is in {points}: run it again to go on", err=True)
             raise typer.Exit(130) from None
         figures, table = encode_figures(result), to_csv(result)
-        for path in (out / "sweep.json", json):
+        for path in (folder / "sweep.json", json):
             if path is not None:
                 write_atomically(path, figures)
-        for path in (out / "sweep.csv", csv):
+        for path in (folder / "sweep.csv", csv):
             if path is not None:
                 write_atomically(path, table)
     console = Console(highlight=False)
     console.print(render(result, console.width))
-    points = f"{len(result.points):,} point{'s' * (len(result.points) != 1)}"
-    typer.echo(f"\n{points}; written to {out}")
+    count = f"{len(result.points):,} point{'s' * (len(result.points) != 1)}"
+    typer.echo(f"\n{count}; written to {folder}")
     if any(point.error is not None for point in result.points):
         raise typer.Exit(1)

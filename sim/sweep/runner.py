@@ -5,7 +5,6 @@ The result depends on the points alone: not on the number of workers, on the ord
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
 
 import msgspec
 from msgspec import Struct
@@ -20,9 +19,6 @@ from sim.sweep.digest import file_digest, key_of
 from sim.sweep.result import SweepPoint, SweepResult, figures_of
 from sim.sweep.workers import Failure, Workers
 from traces.formats import open_trace
-
-POINTS: Final = "points"
-"""The folder of the cache, within the sweep's."""
 
 
 class Progress(Struct, frozen=True):
