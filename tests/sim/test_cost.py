@@ -192,7 +192,8 @@ def test_pcie_answers_later_than_a_switched_link_and_reaches_a_share_of_its_own(
         hardware = msgspec.structs.replace(TOY_HARDWARE, link=link, link_gb_per_s=1.0)
         cost = Roofline(hardware, TOY_MODEL, "bf16", "bf16", rates, tensor_parallel=2)
         times.append(cost.step_ns(decode_work(1, 1)))
-    hidden = 2 * TOY_MODEL.hidden  # bytes of a token; two devices send them once, at 1 GB/s or half of it
+    # Two devices send a token's bytes once, at 1 GB/s or at half of it.
+    hidden = 2 * TOY_MODEL.hidden
     assert times[1] - times[0] == 4 * (30_000 - 10_000 + hidden)
 
 
