@@ -61,7 +61,9 @@ class Efficiency(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     logit_bytes: NotNegative = 16
     """Moved for each logit: 16 bits written, read, copied to 32, read by the sampler twice."""
     link: Share = 0.75
-    """Collectives against the link's bandwidth."""
+    """Collectives against the link's bandwidth, between switches of the NVLink kind."""
+    pcie_link: Share = 0.55
+    """The same over PCIe; hosts differ by a factor of three."""
     collective_us: NotNegative = 10.0
     """Latency of an all-reduce over a switched link."""
     pcie_collective_us: NotNegative = 28.0
@@ -304,5 +306,7 @@ def _collectives(
         )
     count = 2 * model.num_layers
     sent = 2 * (devices - 1) / devices * model.hidden * ACTIVATION_BYTES
-    latency = rates.pcie_collective_us if hardware.link == "pcie" else rates.collective_us
-    return count * sent / (rates.link * hardware.link_gb_per_s), 1e3 * count * latency
+    pcie = hardware.link == "pcie"
+    latency = rates.pcie_collective_us if pcie else rates.collective_us
+    share = rates.pcie_link if pcie else rates.link
+    return count * sent / (share * hardware.link_gb_per_s), 1e3 * count * latency

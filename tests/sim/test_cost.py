@@ -185,14 +185,16 @@ def test_tensor_parallelism_shares_work_out_and_pays_for_collectives():
     assert two.step_ns(work) == shared / 2 + 100 * whole + 100 * sent + 2 * 2 * 4000
 
 
-def test_pcie_answers_later_than_a_switched_link():
-    rates = with_rates(collective_us=10, pcie_collective_us=30)
+def test_pcie_answers_later_than_a_switched_link_and_reaches_a_share_of_its_own():
+    rates = with_rates(collective_us=10, pcie_collective_us=30, link=1.0, pcie_link=0.5)
     times = []
     for link in ("nvlink", "pcie"):
         hardware = msgspec.structs.replace(TOY_HARDWARE, link=link, link_gb_per_s=1.0)
         cost = Roofline(hardware, TOY_MODEL, "bf16", "bf16", rates, tensor_parallel=2)
         times.append(cost.step_ns(decode_work(1, 1)))
-    assert times[1] - times[0] == 4 * (30_000 - 10_000)
+    # Two devices send a token's bytes once, at 1 GB/s or at half of it.
+    hidden = 2 * TOY_MODEL.hidden
+    assert times[1] - times[0] == 4 * (30_000 - 10_000 + hidden)
 
 
 def test_tensor_parallelism_without_a_link_is_refused():
