@@ -157,7 +157,7 @@ def simulate(
     core = core_config(resolved, cost)
     if until_ns is None and settings.until_s is not None:
         until_ns = round(settings.until_s * 1e9)
-    schedulers = [Scheduler(core, _memory_of(resolved)) for _ in range(settings.replicas)]
+    schedulers = [Scheduler(core, memory_of(resolved)) for _ in range(settings.replicas)]
     with ExitStack() as stack:
         if recording is not None:
             check_recording(recording, settings)
@@ -179,7 +179,7 @@ def simulate(
         )
 
 
-def _memory_of(resolved: Resolved) -> Allocator | None:
+def memory_of(resolved: Resolved) -> Allocator | None:
     """An allocator to compare with; None for the engine's own."""
     settings = resolved.settings
     if settings.allocator == "paged":

@@ -8,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from engine.core.errors import ConfigError
+from sim.plan.bound import BoundFigures, least
 from sim.plan.desk import Job
 from sim.plan.judge import Populations
 from sim.plan.slo import Slo
@@ -88,6 +89,15 @@ class Question(Struct, frozen=True, kw_only=True):
         key = key_of("users", self.trace_sha256, _plain(machine), *arguments)
         label = f"{users} users on {name_of(machine)}"
         return Job(key, Outcome, run_users, (self.trace, machine, *arguments), label)
+
+    def bound(self, machine: Resolved) -> Job:
+        """What no fleet of such machines does with less."""
+        arguments = (self.slo, self.strict, self.only_fitting)
+        key = key_of("bound", self.trace_sha256, _plain(machine), *arguments)
+        label = f"the least work on {machine.hardware.name}"
+        return Job(
+            key, BoundFigures, least, (self.trace, machine, *arguments), label, simulates=False
+        )
 
     def windows(self, machine: Resolved, windows: Windows) -> Job:
         """The fewest replicas of the machine in each of these windows."""

@@ -162,7 +162,7 @@ class Walk:
         before = None
         if any(isinstance(record, Preempted) for record in entry.decisions):
             statuses = core.scheduler.statuses()
-            ran = running({int(r): s for r, s in statuses.items()}, self.stories.arrivals)
+            ran = running({int(r): s for r, s in statuses.items()}, self.stories.ranks)
             before = Before(core.scheduler.memory(), ran)
         if isinstance(call, Submit):
             self.stories.submitted(call, step)
