@@ -6,6 +6,7 @@ Knows which part needs which setting; knows nothing of requests, blocks or tenso
 import logging
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -115,40 +116,35 @@ def serve_model(options: ServeOptions) -> None:
     tenants = _tenants(options)
     for useless in _useless_terms(tenants, options):
         console.print(f"[yellow]note[/yellow]: {useless}", soft_wrap=True)
-    listener = bind(gateway)
-    try:
+    with ExitStack() as held:
+        listener = bind(gateway)
+        held.callback(listener.close)
         model = _load(options, console)
         runner = _runner(model, options)
-    except BaseException:
-        listener.close()
-        raise
-    config = _core_config(options, model, runner)
-    codec = Codec(model.tokenizer)
-    recorder = None
-    if options.record is not None:
-        recorder = RecordingWriter(
-            options.record, config=config, model=model.name, record_tokens=options.record_tokens
+        held.callback(runner.close)
+        config = _core_config(options, model, runner)
+        codec = Codec(model.tokenizer)
+        recorder = None
+        if options.record is not None:
+            recorder = RecordingWriter(
+                options.record, config=config, model=model.name, record_tokens=options.record_tokens
+            )
+            held.callback(recorder.close)
+        engine = Engine(
+            runner,
+            config,
+            codec,
+            model_name=model.name,
+            recorder=recorder,
+            check_every_step=options.check_every_step,
+            max_queue_requests=options.max_queue,
+            max_queue_tokens=options.max_queue_tokens,
         )
-    engine = Engine(
-        runner,
-        config,
-        codec,
-        model_name=model.name,
-        recorder=recorder,
-        check_every_step=options.check_every_step,
-        max_queue_requests=options.max_queue,
-        max_queue_tokens=options.max_queue_tokens,
-    )
-    served = Served(engine, codec, ChatTemplate(codec, model.tokenizer.chat_template), tenants)
-    try:
+        served = Served(engine, codec, ChatTemplate(codec, model.tokenizer.chat_template), tenants)
         ready = _ready(console, url_of(listener), model, runner)
         load = partial(_tenants, options)
         on_hangup = None if options.api_keys is None else partial(reread, tenants, load)
         run(serve, gateway, served, listener, ready, on_hangup)
-    finally:
-        runner.close()
-        if recorder is not None:
-            recorder.close()
 
 
 def _tenants(options: ServeOptions) -> Tenants:

@@ -109,24 +109,17 @@ class BlockManager(Holdings):
         blocks = self.tables.of(parent).copy()
         self.pool.share(blocks)
         self._set(child, blocks)
-        if parent in self.contents.salts:
-            self.contents.fork(parent, child, num_tokens)
-        (published,) = self._publication.published_of([parent])
-        self._publication.start(child, 0, num_tokens)
-        self._publication.follow(child, published)
+        self._publication.fork(parent, child, num_tokens)
 
     def move(self, rows: list[int], parents: list[int]) -> None:
         """Each of `rows` gives its frames back and holds those that its parent held, all at once. O(blocks)."""
         held = [self.tables.of(parent).copy() for parent in parents]
-        published = self._publication.published_of(parents)
         for blocks in held:
             self.pool.share(blocks)
         for row, blocks in zip(rows, held, strict=True):
             self.pool.give(self.tables.clear(row))
             self._set(row, blocks)
-        self.contents.move(rows, parents)
-        for row, count in zip(rows, published, strict=True):
-            self._publication.follow(row, count)
+        self._publication.move(rows, parents)
 
     def release(self, row: int) -> int:
         """Takes all frames from `row`; how many it held."""

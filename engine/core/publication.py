@@ -65,14 +65,24 @@ class Publication:
             self._fresh[row] = known
             self._stand(row, published)
 
-    def published_of(self, rows: list[int]) -> list[int]:
-        """How many blocks each of `rows` has published or shares, for `follow`."""
-        counts: list[int] = self._published[rows].tolist()
-        return counts
+    def fork(self, parent: int, child: int, known: int) -> None:
+        """`child`, which knows `known` positions, shares the frames of `parent`, its content, and how far it has come."""
+        if parent in self.contents.salts:
+            self.contents.fork(parent, child, known)
+        published = int(self._published[parent])
+        self.start(child, 0, known)
+        self._follow(child, published)
 
-    def follow(self, row: int, published: int) -> None:
-        """`row`, none of which is computed yet, publishes on from where the row whose frames it shares had come to."""
-        self._computed[row] = 0
+    def move(self, rows: list[int], parents: list[int]) -> None:
+        """Each of `rows`, none of which is computed yet, has the frames of its parent, its content, and how far it has come."""
+        counts = self._published[parents].tolist()
+        self.contents.move(rows, parents)
+        for row, published in zip(rows, counts, strict=True):
+            self._computed[row] = 0
+            self._follow(row, published)
+
+    def _follow(self, row: int, published: int) -> None:
+        """`row` publishes on from where the row whose frames it shares had come to."""
         if published == _SILENT:
             self.silence(row)
         else:

@@ -9,21 +9,19 @@ from typing import Annotated
 
 import typer
 
-from sim.sweep.options import (
+from sim.flags import (
     HARDWARE,
     MACHINE,
-    MODELS,
-    OUTPUT,
-    WORKLOAD,
     BlockTable,
-    CsvPath,
     HardwareFile,
-    Json,
+    Model,
+    PagePath,
+    ResultPath,
     Settings,
-    Strict,
-    TracePath,
+    TablePath,
     WorkerCount,
 )
+from traces.flags import OUTPUT, WORKLOAD, Seed, Strict, TracePath
 
 SEARCH = "Search"
 
@@ -40,13 +38,7 @@ def plan(
             show_default=False,
         ),
     ],
-    model: Annotated[
-        str,
-        typer.Option(
-            help=f"{MODELS}, or the path of a Hugging Face config.json.",
-            rich_help_panel=MACHINE,
-        ),
-    ] = "Llama-3.1-8B",
+    model: Model = "Llama-3.1-8B",
     hardware: Annotated[
         str,
         typer.Option(
@@ -80,7 +72,7 @@ def plan(
             rich_help_panel=WORKLOAD,
         ),
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of whatever is drawn.", rich_help_panel=WORKLOAD)] = 0,
+    seed: Seed = 0,
     strict: Strict = False,
     users: Annotated[
         bool | None,
@@ -142,16 +134,9 @@ def plan(
         ),
     ] = None,
     workers: WorkerCount = None,
-    json: Json = None,
-    csv: CsvPath = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the report to FILE too, one page that needs nothing else.",
-            metavar="FILE",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
+    json: ResultPath = None,
+    csv: TablePath = None,
+    html: PagePath = None,
 ) -> None:
     """Find the fewest replicas and the cheapest hardware that keep promises on a trace, or how many users a machine can serve."""
     from rich.console import Console

@@ -8,21 +8,18 @@ from typing import Annotated
 
 import typer
 
-from sim.sweep.options import (
-    HARDWARE,
-    MACHINE,
-    MODELS,
-    OUTPUT,
-    WORKLOAD,
+from sim.flags import (
     BlockTable,
-    CsvPath,
     HardwareFile,
-    Json,
+    HardwareOverride,
+    ModelOverride,
+    PagePath,
+    ResultPath,
     Settings,
-    Strict,
-    TracePath,
+    TablePath,
     WorkerCount,
 )
+from traces.flags import OUTPUT, WORKLOAD, Strict, TracePath
 
 
 def sweep(
@@ -44,16 +41,8 @@ def sweep(
             rich_help_panel=WORKLOAD,
         ),
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help=f"{MODELS}, or the path of a Hugging Face config.json.",
-            rich_help_panel=MACHINE,
-        ),
-    ] = None,
-    hardware: Annotated[
-        str | None, typer.Option(help=f"{HARDWARE}, or cpu, measured now.", rich_help_panel=MACHINE)
-    ] = None,
+    model: ModelOverride = None,
+    hardware: HardwareOverride = None,
     hardware_file: HardwareFile = None,
     block_table: BlockTable = None,
     settings: Settings = None,
@@ -68,16 +57,9 @@ def sweep(
         ),
     ] = None,
     workers: WorkerCount = None,
-    json: Json = None,
-    csv: CsvPath = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the report to FILE too, one page that needs nothing else.",
-            metavar="FILE",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
+    json: ResultPath = None,
+    csv: TablePath = None,
+    html: PagePath = None,
 ) -> None:
     """Replay a trace at every combination of settings, on all cores; interrupt it and it goes on where it was."""
     from rich.console import Console

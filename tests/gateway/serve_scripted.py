@@ -1,6 +1,7 @@
-"""A process that serves a scripted model until it is told to stop: `python -m tests.gateway.serve_scripted DRAIN_S CRASH_AT_STEP PIECE_BYTES [KEY_FILE]`.
+"""A process that serves a scripted model until it is told to stop: `python -m tests.gateway.serve_scripted DRAIN_S CRASH_AT_ROWS PIECE_BYTES [KEY_FILE]`.
 
-Says its address on standard output once it takes requests. Each step of the model takes ten milliseconds.
+Says its address on standard output once it takes requests. Each step of the model takes ten milliseconds; the model dies in the first
+step of so many rows, if any.
 """
 
 import time
@@ -20,12 +21,12 @@ from traces.terminal import exit_on_error
 
 def main(
     drain_s: float,
-    crash_at_step: int,
+    crash_at_rows: int,
     piece_bytes: int,
     key_file: Annotated[Path | None, typer.Argument()] = None,
 ) -> None:
     def crash(plan: Plan) -> Exception | None:
-        return RuntimeError("the worker died") if plan.step == crash_at_step else None
+        return RuntimeError("the worker died") if 0 < crash_at_rows <= len(plan.rows) else None
 
     def pace(plan: Plan) -> None:
         time.sleep(0.01)

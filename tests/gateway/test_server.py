@@ -1,8 +1,10 @@
 """Start and end of the server: ports, signals, a dying engine; each client gets one clear end (FR-11)."""
 
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +25,7 @@ STREAM = {"prompt": "hi", "max_tokens": 400, "ignore_eos": True, "stream": True}
 def process(
     *,
     drain_s: float,
-    crash_at_step: int = -1,
+    crash_at_rows: int = 0,
     piece_bytes: int = 0,
     key_file: Path | None = None,
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
@@ -34,7 +36,7 @@ def process(
         "tests.gateway.serve_scripted",
         "--",
         str(drain_s),
-        str(crash_at_step),
+        str(crash_at_rows),
         str(piece_bytes),
         *([] if key_file is None else [str(key_file)]),
     ]
@@ -47,6 +49,21 @@ def process(
     finally:
         server.kill()
         server.communicate()
+
+
+def wait_until_refused(url: str) -> None:
+    """Connects until the server takes no more connections: it has noticed that it is to end.
+
+    Raises:
+        AssertionError: it still does after thirty seconds.
+    """
+    address, deadline = httpx.URL(url), time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection((address.host, address.port or 0), 20).close()
+        except ConnectionError:
+            return
+    raise AssertionError("the server still takes connections")
 
 
 def outcome(server: subprocess.Popen[str]) -> tuple[int, str]:
@@ -112,9 +129,10 @@ def test_streams_that_outlast_the_drain_end_with_a_reason(num_signals: int) -> N
         with client.stream("POST", "/v1/completions", json=STREAM) as stream:
             raw = stream.iter_bytes()
             seen = next(raw)
-            for _ in range(num_signals):
+            server.send_signal(signal.SIGTERM)
+            if num_signals == 2:
+                wait_until_refused(url)  # else the two could be one
                 server.send_signal(signal.SIGTERM)
-                seen += next(raw)
             events = read_events(seen + b"".join(raw))
         assert events[-1]["error"]["code"] == "shutting_down"
         assert "shut down" in events[-1]["error"]["message"]
@@ -125,9 +143,16 @@ def test_streams_that_outlast_the_drain_end_with_a_reason(num_signals: int) -> N
 def test_dying_model_runner_ends_each_stream_with_an_error_and_the_process_with_another_code() -> (
     None
 ):
-    with process(drain_s=20, crash_at_step=5) as (server, url):
-        raw = httpx.post(f"{url}/v1/completions", json=STREAM, timeout=20).content
-        events = read_events(raw)
+    with (
+        process(drain_s=20, crash_at_rows=2) as (server, url),
+        httpx.Client(base_url=url, timeout=20) as client,
+    ):
+        with client.stream("POST", "/v1/completions", json=STREAM) as stream:
+            raw = stream.iter_bytes()
+            seen = next(raw)
+            last = client.post("/v1/completions", json=STREAM | {"stream": False})
+            events = read_events(seen + b"".join(raw))
+        assert last.status_code == 500
         assert events[-1]["error"] == {
             "message": "the model runner died",
             "type": "server_error",
