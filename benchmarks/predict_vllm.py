@@ -1,9 +1,9 @@
 """Predicts measured runs of another engine, vLLM, on cards that this project has never had.
 
 The twin gets the card's datasheet, the model's shape, vLLM's default settings and the pool's size; the constants of its roofline are those of
-every other device. Prints latencies beside the measured ones. The runs are those of `vllm_runs.toml`; all of them replay the requests of the
-first, whose own records give latencies of each request, and KV usage and queues by the second: they are drawn over the predicted ones into
-`build/predict_vllm.html`. Does nothing where the trace is absent: set KILBURN_TRACES to the folder that holds it.
+every other device. Prints latencies beside the measured ones. The runs are those of `vllm_runs.toml`; all of them have the arrivals of the
+first, and its requests' lengths unless they bring their own. Its own records give latencies of each request, and KV usage and queues by the
+second: they are drawn over the predicted ones into `build/predict_vllm.html`. Does nothing where the trace is absent: set KILBURN_TRACES to the folder that holds it.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import csv
 import gzip
 import json
 import os
+import tempfile
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -77,9 +78,27 @@ def measured(folder: Path, run: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def predict(folder: Path, settings: dict[str, Any]) -> ReplayReport:
-    config = build_config(**preset("vllm") | settings)
-    return replay(open_trace(folder / "requests.jsonl.gz"), resolve(config))
+def predict(folder: Path, run: dict[str, Any]) -> ReplayReport:
+    resolved = resolve(build_config(**preset("vllm") | run["settings"]))
+    requests = folder / "requests.jsonl.gz"
+    if "lengths" not in run:
+        return replay(open_trace(requests), resolved)
+    with tempfile.TemporaryDirectory() as scratch:
+        changed = Path(scratch) / "requests.jsonl"
+        changed.write_text(with_lengths(requests, ROOT / "benchmarks" / run["lengths"]))
+        return replay(open_trace(changed), resolved)
+
+
+def with_lengths(requests: Path, lengths: Path) -> str:
+    """A trace of the same arrivals; `lengths` has a prompt's and an answer's tokens by turns."""
+    numbers = iter(map(int, lengths.read_text().split()))
+    with gzip.open(requests, "rt") as lines:
+        arrivals = [json.loads(line)["timestamp_ns"] / 1e6 for line in lines]
+    rows = [
+        {"timestamp": at, "input_length": next(numbers), "output_length": next(numbers)}
+        for at in arrivals
+    ]
+    return "".join(json.dumps(row | {"hash_ids": []}) + "\n" for row in rows)
 
 
 def compare(real: dict[str, float], report: ReplayReport) -> dict[str, float]:
@@ -145,7 +164,7 @@ def main() -> None:
         return
     figures: dict[str, dict[str, float]] = {}
     for number, known in enumerate(runs_of(options.runs)):
-        report = predict(run, known["settings"])
+        report = predict(run, known)
         print(f"{known['name']} ({known['source']})")
         figures[known["name"]] = compare(measured(run, known), report)
         seconds = report.throughput.simulated_s

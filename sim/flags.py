@@ -69,6 +69,14 @@ ResultPath = Annotated[
     Path | None,
     typer.Option(help="Write the result to FILE too.", metavar="FILE", rich_help_panel=OUTPUT),
 ]
+PagePath = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write the report to FILE too, one page that needs nothing else.",
+        metavar="FILE",
+        rich_help_panel=OUTPUT,
+    ),
+]
 TablePath = Annotated[
     Path | None,
     typer.Option(

@@ -15,6 +15,7 @@ from sim.flags import (
     BlockTable,
     HardwareFile,
     Model,
+    PagePath,
     ResultPath,
     Settings,
     TablePath,
@@ -135,14 +136,7 @@ def plan(
     workers: WorkerCount = None,
     json: ResultPath = None,
     csv: TablePath = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the report to FILE too, one page that needs nothing else.",
-            metavar="FILE",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
+    html: PagePath = None,
 ) -> None:
     """Find the fewest replicas and the cheapest hardware that keep promises on a trace, or how many users a machine can serve."""
     from rich.console import Console

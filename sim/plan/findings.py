@@ -152,7 +152,8 @@ def _confidence(best: Candidate) -> list[str]:
         return []
     held = f"The answer holds in {again.holds} of {again.seeds} redraws of the trace"
     if again.holds == again.seeds:
-        return [f"{held}."]
+        sure = f"so few show with 95 % confidence that it does in {again.sure_share:.0%} of all"
+        return [f"{held}; {sure}, or more."]
     is_fleet = best.users is None
     safer = "one replica more" if is_fleet else "a tenth fewer users"
     more = f"{held}; with {safer}, in {again.holds_with_one_more}"
@@ -259,6 +260,7 @@ def assumptions_of(question: Question, sized: Sequence[Sized], *, users: bool) -
         )
     elif question.seeds:
         found.append(
-            "A redraw takes each request as often as a Poisson draw of mean 1 says, copies up to 10 s later, so bursts stay where they were."
+            "A redraw takes each request as often as a Poisson draw of mean 1 says, copies up to 10 s later, so bursts stay where they were; a copy "
+            "shares no block with its original."
         )
     return found

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from sim.plan.bound import BoundFigures
 from sim.plan.desk import Inquiry, Job, sure
+from sim.plan.judge import Populations
 from sim.plan.machines import alone_settings, degrees_of, machine_of, reason_alone
 from sim.plan.points import Price, cost_of, point_of
 from sim.plan.question import Question
@@ -28,7 +29,7 @@ def size_fleet(question: Question, hardware: str, price: Price, trace: PlanTrace
     reason = Reason(code="no_fit", message="")
     machine: Resolved | None = None
     alone: Outcome | None = None
-    degree = 1
+    failed: Resolved | None = None
     for degree in degrees_of(question):
         tried = machine_of(question, hardware, degree, replicas=1)
         if isinstance(tried, Reason):
@@ -36,16 +37,28 @@ def size_fleet(question: Question, hardware: str, price: Price, trace: PlanTrace
             continue
         idle = question.machine(hardware=hardware, tensor_parallel=degree, **alone_settings(trace))
         machine = tried
-        [result] = yield [question.trial(idle)]
+        [result] = yield [question.trial(idle, _most_alone(question, machine))]
         alone = sure(result)
         assert alone is not None
-        name = f"{degree} x {hardware}" if degree > 1 else hardware
-        missing = reason_alone(alone, name, "each request alone")
-        if missing is None:
+        if alone.meets:
             return (yield from _fewest(question, machine, price, alone))
+        failed = idle
+    if machine is not None and failed is not None:
+        [result] = yield [question.trial(failed)]
+        alone = sure(result)
+        assert alone is not None
+        missing = reason_alone(alone, machine, trace, "each request alone")
+        assert missing is not None
         reason = missing
     candidate = new_candidate(hardware, machine, price, alone)
     return Sized(replace(candidate, reasons=[reason]), machine, alone)
+
+
+def _most_alone(question: Question, machine: Resolved) -> Populations | None:
+    """How many requests come alone, where that is known: then a machine that is too slow need not try them all."""
+    shaping = machine.settings.shaping
+    changes = shaping.rate_scale != 1 or shaping.resample or shaping.open_loop
+    return None if changes else question.most
 
 
 def _fewest(question: Question, machine: Resolved, price: Price, alone: Outcome) -> Inquiry[Sized]:

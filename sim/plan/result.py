@@ -127,6 +127,8 @@ class Reseeding(Struct, frozen=True, kw_only=True):
     """The same with one replica more, or a tenth fewer users; draws that held count too."""
     suggested: int | None
     """The answer that keeps the promises in at least 95 % of the draws: it or the next safer; null: neither."""
+    sure_share: float
+    """With 95 % confidence, the answer holds in at least this share of all such draws."""
     worst_ms: dict[str, float | None]
     """By promise: the largest value of all draws at the answer; null: a request without an answer."""
 
@@ -194,6 +196,7 @@ class PlanTrace(Struct, frozen=True, kw_only=True):
     requests: int
     with_tpot: int
     """Of them, those of two tokens or more."""
+    longest_prompt: int
     sessions: int
     left_out: int
     """Requests that `--only-fitting` left out, because the context could not hold them."""

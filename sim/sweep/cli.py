@@ -13,6 +13,7 @@ from sim.flags import (
     HardwareFile,
     HardwareOverride,
     ModelOverride,
+    PagePath,
     ResultPath,
     Settings,
     TablePath,
@@ -33,6 +34,13 @@ def sweep(
             rich_help_panel=WORKLOAD,
         ),
     ] = None,
+    slo: Annotated[
+        str | None,
+        typer.Option(
+            help="Limits on ttft, tpot and e2e, such as ttft_p99=2s,tpot_p99=60ms: counts the requests a second that keep each.",
+            rich_help_panel=WORKLOAD,
+        ),
+    ] = None,
     model: ModelOverride = None,
     hardware: HardwareOverride = None,
     hardware_file: HardwareFile = None,
@@ -42,7 +50,7 @@ def sweep(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder of sweep.json, sweep.csv and, in points/, every figure of each point; a point that is there is not "
+            help="Folder of sweep.html, sweep.json, sweep.csv and, in points/, every figure of each point; a point that is there is not "
             "computed again. By default kilburn-sweep/TRACE-AXES-DIGEST, and points for all sweeps in kilburn-sweep/points.",
             rich_help_panel=OUTPUT,
             show_default=False,
@@ -51,10 +59,13 @@ def sweep(
     workers: WorkerCount = None,
     json: ResultPath = None,
     csv: TablePath = None,
+    html: PagePath = None,
 ) -> None:
     """Replay a trace at every combination of settings, on all cores; interrupt it and it goes on where it was."""
     from rich.console import Console
 
+    from sim.plan.slo import parse_slo
+    from sim.report.sweep_page import document
     from sim.sweep.axes import Files, parse_axes, parse_settings
     from sim.sweep.cache import Cache, write_atomically
     from sim.sweep.digest import file_digest
@@ -66,17 +77,19 @@ def sweep(
     from sim.sweep.workers import Workers
     from traces.figures import encode_figures
     from traces.outputs import check_outputs
+    from traces.report.html import page
     from traces.terminal import exit_on_error
 
     with exit_on_error():
-        check_outputs(json, csv, folder=out or Path("kilburn-sweep"))
+        check_outputs(json, csv, html, folder=out or Path("kilburn-sweep"))
+        limits = parse_slo(slo) if slo is not None else None
         axes = parse_axes(axis or [])
         base = parse_settings(settings or [])
         for name, value in (("model", model), ("hardware", hardware)):
             if value is not None:
                 base[name] = value
         tables = [file_digest(file) if file else None for file in (hardware_file, block_table)]
-        asked = [file_digest(trace), base, axes, strict, tables]
+        asked = [file_digest(trace), base, axes, strict, limits, tables]
         words = [stem_of(trace), "+".join(each.name for each in axes)]
         folder, points = folders_of(out, "kilburn-sweep", words, asked)
         cache = Cache(points)
@@ -90,6 +103,7 @@ def sweep(
                     cache=cache,
                     files=Files(hardware_file, block_table),
                     strict=strict,
+                    slo=limits,
                     watch=watch,
                 )
         except KeyboardInterrupt:
@@ -102,9 +116,15 @@ def sweep(
         for path in (folder / "sweep.csv", csv):
             if path is not None:
                 write_atomically(path, table)
+        text = page(document(result, ["sweep.json", "sweep.csv"])).encode()
+        for path in (folder / "sweep.html", html):
+            if path is not None:
+                write_atomically(path, text)
     console = Console(highlight=False)
     console.print(render(result, console.width))
     count = f"{len(result.points):,} point{'s' * (len(result.points) != 1)}"
-    typer.echo(f"\n{count}; written to {folder}")
+    typer.echo(
+        f"\n{count}; written to {folder}: sweep.html to read, sweep.json and sweep.csv for programs"
+    )
     if any(point.error is not None for point in result.points):
         raise typer.Exit(1)
