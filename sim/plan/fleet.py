@@ -41,7 +41,8 @@ def size_fleet(question: Question, hardware: str, price: Price, trace: PlanTrace
         alone = sure(result)
         assert alone is not None
         if alone.meets:
-            return (yield from _fewest(question, machine, price, alone))
+            sized = yield from _fewest(question, machine, price, alone)
+            return (yield from _spread_wider(question, sized, degree, price, trace))
         failed = idle
     if machine is not None and failed is not None:
         [result] = yield [question.trial(failed)]
@@ -52,6 +53,36 @@ def size_fleet(question: Question, hardware: str, price: Price, trace: PlanTrace
         reason = missing
     candidate = new_candidate(hardware, machine, price, alone)
     return Sized(replace(candidate, reasons=[reason]), machine, alone)
+
+
+def _spread_wider(
+    question: Question, sized: Sized, degree: int, price: Price, trace: PlanTrace
+) -> Inquiry[Sized]:
+    """The answer, or that of replicas spread over more devices, as long as that takes fewer of them in all.
+
+    A replica of twice the devices reads its weights in half the time and has more than twice the pool, so it can be worth more than two.
+    """
+    hardware = sized.candidate.hardware
+    for wider in degrees_of(question):
+        if wider <= degree:
+            continue
+        machine = machine_of(question, hardware, wider, replicas=1)
+        if isinstance(machine, Reason):
+            continue
+        devices = sized.candidate.devices
+        if devices is not None:
+            room = (devices - 1) // wider
+            if not room:
+                break
+            [probe] = yield [question.trial(with_replicas(machine, room), question.most)]
+            if not sure(probe).meets:
+                break
+        idle = question.machine(hardware=hardware, tensor_parallel=wider, **alone_settings(trace))
+        [result] = yield [question.trial(idle)]
+        other = yield from _fewest(question, machine, price, sure(result))
+        if other.candidate.devices is not None and other.candidate.devices < (devices or math.inf):
+            sized = other
+    return sized
 
 
 def _most_alone(question: Question, machine: Resolved) -> Populations | None:

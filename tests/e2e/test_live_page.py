@@ -3,7 +3,7 @@
 import pytest
 
 from engine.core.plan import Plan
-from engine.scripted import Gate
+from engine.gate import Gate
 from gateway.tenants import load_tenants
 from tests.e2e.browser import keep_picture, needs_browser, page_of, until
 from tests.e2e.load import slow, streaming

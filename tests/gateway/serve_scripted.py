@@ -24,6 +24,7 @@ def main(
     crash_at_rows: int,
     piece_bytes: int,
     key_file: Annotated[Path | None, typer.Argument()] = None,
+    max_queue: int = 1024,
 ) -> None:
     def crash(plan: Plan) -> Exception | None:
         return RuntimeError("the worker died") if 0 < crash_at_rows <= len(plan.rows) else None
@@ -36,7 +37,9 @@ def main(
     pieces = [b"x" * piece_bytes] * 300 if piece_bytes else None
     load = partial(load_tenants, key_file, "")
     tenants = load()
-    served = scripted(pieces, pace=pace, step_fault=crash, num_blocks=1024, tenants=tenants)
+    served = scripted(
+        pieces, pace=pace, step_fault=crash, num_blocks=1024, max_queue=max_queue, tenants=tenants
+    )
     on_hangup = None if key_file is None else partial(reread, tenants, load)
     with exit_on_error():
         run(serve, config, served, listener, lambda: print(url_of(listener), flush=True), on_hangup)

@@ -4,6 +4,7 @@ import json
 import random
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from engine.core.config import CoreConfig
 from engine.core.errors import ExecutorError
 from engine.core.plan import Plan
 from gateway.server import LAST_WORDS_S
@@ -28,6 +30,7 @@ from tests.gateway.live import (
 )
 from tests.gateway.test_server import outcome, process, wait_until_refused
 from tests.reference.strict_sse import DONE, finishes, read_events, text_of
+from traces.recording_writer import RecordingWriter
 
 PATH = "/v1/completions"
 LONG: dict[str, Any] = {"prompt": "hi", "max_tokens": 300, "ignore_eos": True}
@@ -135,7 +138,13 @@ def test_worker_that_dies_ends_everybody_and_the_process_with_3() -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device that is always full")
 def test_full_disk_ends_the_recording_and_no_stream(caplog: pytest.LogCaptureFixture) -> None:
-    with live(scripted(record=Path("/dev/full"), num_blocks=1024)) as client:
+    writers: list[RecordingWriter] = []
+
+    def record(config: CoreConfig) -> RecordingWriter:
+        writers.append(RecordingWriter(Path("/dev/full"), config=config, model="scripted"))
+        return writers[0]
+
+    with live(scripted(record=record, num_blocks=1024)) as client:
 
         def recording() -> bool:
             return "\nkilburn_recording 1.0\n" in client.get("/metrics").text
@@ -146,7 +155,9 @@ def test_full_disk_ends_the_recording_and_no_stream(caplog: pytest.LogCaptureFix
             assert events[-1] == DONE
         assert finishes(read_events(client.post(PATH, json=LONG | {"stream": True}).content))
         wait_until_free(client)
+    writers[0].close()
     assert caplog.text.count("serving goes on") == 1
+    assert settles(lambda: "kilburn-recording" in [t.name for t in threading.enumerate()], False)
 
 
 def test_clock_that_jumps_back_delays_nobody_and_breaks_nothing() -> None:

@@ -28,12 +28,14 @@ def process(
     crash_at_rows: int = 0,
     piece_bytes: int = 0,
     key_file: Path | None = None,
+    max_queue: int = 1024,
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server in a process of its own, and its URL."""
     command = [
         sys.executable,
         "-m",
         "tests.gateway.serve_scripted",
+        f"--max-queue={max_queue}",
         "--",
         str(drain_s),
         str(crash_at_rows),

@@ -15,7 +15,7 @@ import pytest
 from engine.core.log import Ended, Preempted, Record, SwapEnded, SwapStarted
 from engine.core.plan import Finish
 from engine.requests import Delta, FinishReason
-from engine.scripted import scripted_answer
+from engine.script import scripted_answer
 from sim.lockstep import replay_lockstep
 from tests.engine.toy import (
     core_config,
