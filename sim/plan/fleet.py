@@ -120,7 +120,7 @@ def _fewest(question: Question, machine: Resolved, price: Price, alone: Outcome)
     )
     if found.answer is None:
         return Sized(
-            replace(candidate, reasons=[_too_many(points[-1], most, least)]), machine, alone
+            replace(candidate, reasons=[_too_many(points[-1], most, least, degree)]), machine, alone
         )
     size = found.answer
     candidate = replace(
@@ -170,11 +170,15 @@ def _beside(
     )
 
 
-def _too_many(last: Point, most: int, least: int) -> Reason:
+def _too_many(last: Point, most: int, least: int, degree: int) -> Reason:
     late = [clause.name for clause in last.clauses if clause.misses > clause.allowed]
     missed = f"{' and '.join(late)} not kept" if late else "goodput not reached"
     needed = f" to {least} or more" if least > most else ""
-    message = f"{most} replicas are not enough ({missed}); raise --max-replicas{needed}"
+    number = "1 replica is" if most == 1 else f"{most} replicas are"
+    message = (
+        f"{number} not enough ({missed}); raise --max-replicas{needed}, or spread each replica over more devices with "
+        f"--set tensor_parallel={2 * degree}"
+    )
     return Reason(code="replicas", message=message)
 
 
