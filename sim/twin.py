@@ -96,7 +96,7 @@ class Fleet:
         number = ledger.arrive(now, row.num_prompt, row.num_output)
         chosen = 0
         if len(replicas) > 1:
-            loads = [r.scheduler.num_running + r.scheduler.num_waiting for r in replicas]
+            loads = [replica.load() for replica in replicas]
             chosen = self._router.choose(row, loads)
         content = None
         if row.hash_ids:
@@ -164,6 +164,7 @@ def run_twin(
     workload = Workload(clock, requests, fleet.submit)
     for replica in fleet.replicas:
         replica.on_end.append(workload.ended)
+        replica.may_pass_ends = workload.is_open
     if on_start is not None:
         on_start(fleet)
     clock.run_on(until_ns)

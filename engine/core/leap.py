@@ -67,7 +67,7 @@ def most_steps(book: Book, plan: Plan) -> int:
     if decodes * (steps // size + 1) <= free:
         return steps
     # The step `ahead` steps after the plan's own computes position starts + ahead.
-    return _fitting(memory.room_of(book.decoding) - starts, size, free, steps)
+    return fitting(memory.room_of(book.decoding) - starts, size, free, steps)
 
 
 def extend(book: Book, plan: Plan, steps: int) -> Plan:
@@ -77,11 +77,11 @@ def extend(book: Book, plan: Plan, steps: int) -> Plan:
     room = memory.room_of(rows) - starts
     delta_rows, delta_cols, delta_blocks = plan.delta_rows, plan.delta_cols, plan.delta_blocks
     if len(room) and min(room.tolist()) < steps:
-        ahead, which, nth = _crossings(room, memory.block_size, steps)
+        ahead, which, nth = crossings(room, memory.block_size, steps)
         grown = rows[which]
         blocks, num_fresh = memory.grow_each(grown, nth)
         if book.keeps_log:
-            _record(book, ahead, grown, blocks, num_fresh)
+            record_growth(book, plan.step, ahead, grown, blocks, num_fresh)
         memory.take_evicted()
         more_rows, more_cols, more_blocks = memory.take_deltas()
         if len(delta_rows):
@@ -102,7 +102,7 @@ def extend(book: Book, plan: Plan, steps: int) -> Plan:
     return longer
 
 
-def _fitting(room: I64, block_size: int, free: int, steps: int) -> int:
+def fitting(room: I64, block_size: int, free: int, steps: int) -> int:
     """The largest number of steps up to `steps` whose crossings `free` frames can serve. O(rows log steps)."""
 
     def needed(count: int) -> int:
@@ -117,7 +117,7 @@ def _fitting(room: I64, block_size: int, free: int, steps: int) -> int:
     return low
 
 
-def _crossings(room: I64, block_size: int, steps: int) -> tuple[I64, Index, Index]:
+def crossings(room: I64, block_size: int, steps: int) -> tuple[I64, Index, Index]:
     """(steps ahead, index of the row, how many the row began before) of each block that is begun, as single steps would.
 
     A row has room for a block at most, so in rows' order of room one round of crossings follows the other.
@@ -134,11 +134,12 @@ def _crossings(room: I64, block_size: int, steps: int) -> tuple[I64, Index, Inde
     return ahead[:count], np.tile(order, len(rounds))[:count], nth
 
 
-def _record(book: Book, ahead: I64, rows: Index, blocks: I32, num_fresh: int) -> None:
-    """The log of the single steps: for each, what was evicted for it and who grew."""
+def record_growth(
+    book: Book, first: int, ahead: I64, rows: Index, blocks: I32, num_fresh: int
+) -> None:
+    """The log of the single steps, `ahead` of step `first`: for each, what was evicted for it and who grew."""
     bounds = [0, *(np.flatnonzero(np.diff(ahead)) + 1).tolist(), len(ahead)]
     row_list, block_list = rows.tolist(), blocks.tolist()
-    first = book.open[-1].plan.step
     for start, end in pairwise(bounds):
         step = first + int(ahead[start])
         if end > num_fresh:

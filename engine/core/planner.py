@@ -67,6 +67,38 @@ class Planner:
             book.open[-1].finishing = self._take_finishing(book.decoding, last)
         cache.quiet -= 1
 
+    def passed(self, steps: int) -> None:
+        """So many steps of decodes were taken without a plan."""
+        self._decodes.quiet -= steps
+
+    def open_ahead(self, rows: Index, starts: I32, finishing: I32) -> None:
+        """Opens a step of decodes whose rows, frames and ends are settled: `finishing` of them decode no more."""
+        book, cache = self._book, self._decodes
+        if rows is not book.decoding or cache.membership != book.membership:
+            cache.fill(rows, book.table, starts, book.membership if rows is book.decoding else -1)
+        cache.quiet -= 1
+        self._open(
+            finishing,
+            rows=cache.rows,
+            requests=cache.requests,
+            starts=starts,
+            counts=cache.counts,
+            samples=cache.samples,
+            num_decodes=len(rows),
+        )
+
+    def open_again(self, plan: Plan, times: int, finishing: I32) -> None:
+        """Opens `plan` once more, every row so many times its count further."""
+        self._open(
+            finishing,
+            rows=plan.rows,
+            requests=plan.requests,
+            starts=plan.starts + times * plan.counts,
+            counts=plan.counts,
+            samples=plan.samples,
+            num_decodes=plan.num_decodes,
+        )
+
     def _plan_decodes(self) -> tuple[Index, bool]:
         """Rows that decode in this step, by rank, with room for their token; whether memory ran short."""
         book, table = self._book, self._book.table

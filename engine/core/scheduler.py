@@ -13,7 +13,7 @@ rejected at submission, so the oldest always finishes.
 
 import heapq
 
-from engine.core import leap
+from engine.core import ahead, leap
 from engine.core import log as records
 from engine.core.admission import Admission
 from engine.core.allocator import Allocator
@@ -61,6 +61,7 @@ class Scheduler:
         shares = Shares(limits.prompt_weight, limits.output_weight)
         self._queue = WaitingQueue(limits, shares)
         charged = shares if limits.policy == "fair" else None
+        self._charged = charged
         self._admission = Admission(config, self._book, self._queue, self._pressure, charged)
         self._planner = Planner(limits, self._book, self._pressure, self._admission, charged)
         self._commits = Commits(self._book, self._pressure, charged)
@@ -221,7 +222,7 @@ class Scheduler:
 
     def _nobody_comes_in(self, plan: Plan) -> bool:
         """Whether no step like `plan` could let in anyone who waits now."""
-        if plan.num_decodes == len(plan.rows):
+        if not self._book.prefilling:
             return self._admission.is_quiet(self._now)
         limits = self.config.scheduler
         return limits.policy != "fair" and leap.fills(plan, limits.token_budget)
@@ -238,6 +239,50 @@ class Scheduler:
         self._planner.leapt(longer, longer.steps - 1)
         self._most = None
         return longer
+
+    def forecast(
+        self, plan: Plan, most: int, *, beyond_ends: bool = True
+    ) -> ahead.Forecast | None:
+        """What this would do from `plan` on, the only open one, if nothing came from outside: up to `most` steps. Changes nothing.
+
+        None where there is nothing to foresee: a step that is not only growth and ends may follow, or `plan` is the last. `beyond_ends`:
+        sequences may end on the way. O(rows).
+        """
+        limits = self.config.scheduler
+        if self._pressure.num_transfers:
+            return None
+        if self._queue or self._book.num_off:
+            beyond_ends = False
+            if not self._nobody_comes_in(plan):
+                return None
+        return ahead.forecast(
+            self._book, plan, limits.token_budget, beyond_ends=beyond_ends, most=most
+        )
+
+    def advance(
+        self, foreseen: ahead.Forecast, done: int, planned: int, now: TimeNs
+    ) -> ahead.Advanced:
+        """Commits the first `done` steps of a forecast and opens those up to `planned`, as single steps would have done by now.
+
+        Since the forecast nothing but submissions may have come. Each step was planned when the one before it began, or
+        ended where one plan is open at a time.
+
+        Raises:
+            ValueError: the forecast does not hold any more, there are no such steps, or time went backwards.
+        """
+        book, most_open = self._book, self.config.scheduler.max_open_plans
+        if (
+            len(book.open) != 1
+            or book.open[0].plan is not foreseen.plan
+            or book.decoding is not foreseen.rows
+        ):
+            raise ValueError("the forecast does not hold any more")
+        if not done + most_open - 1 <= planned <= min(done + most_open, foreseen.steps):
+            raise ValueError(f"{planned} of {foreseen.steps} steps cannot be planned with {done} done")
+        self._tick(now)
+        return ahead.advance(
+            book, self._planner, self._charged, foreseen, done, planned, most_open - 1
+        )
 
     def commit(self, plan: Plan, results: Results | StepFailed, now: TimeNs) -> Outcome:
         """Takes in what the oldest open plan computed.

@@ -12,7 +12,7 @@ from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig
 from engine.core.log import Preempted
 from engine.core.scheduler import Scheduler
 from sim.contiguous import Contiguous
-from sim.cost import StepWork
+from sim.cost import StepWork, decode_work
 from sim.occupancy import Level, Occupancy
 from sim.roofline import Roofline
 from sim.router import LeastLoaded, PrefixAware, RoundRobin
@@ -30,12 +30,9 @@ class Uneven:
         chunks = work.chunk_context + 3 * work.chunk_attended
         return 1 + work.num_tokens + (work.context_tokens * 7919 + work.attended + chunks) % 13
 
-    def leap_ns(self, work: StepWork, steps: int):
-        size = work.num_sequences
-        contexts = [work.context_tokens + ahead * size for ahead in range(steps)]
-        return np.array(
-            [self.step_ns(work._replace(context_tokens=c, attended=c)) for c in contexts]
-        )
+    def run_ns(self, sizes, contexts):
+        steps = zip(sizes.tolist(), contexts.tolist(), strict=True)
+        return np.array([self.step_ns(decode_work(n, context)) for n, context in steps])
 
 
 def random_rows(rng: random.Random) -> list[TraceRequest]:

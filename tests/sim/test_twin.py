@@ -26,8 +26,8 @@ class FixedCost:
         self.works.append(work)
         return 100 + work.num_tokens
 
-    def leap_ns(self, work: StepWork, steps: int):
-        return np.full(steps, 100 + work.num_tokens)
+    def run_ns(self, sizes, contexts):
+        return 100 + sizes
 
 
 def run(

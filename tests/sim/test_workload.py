@@ -20,8 +20,8 @@ class FixedCost:
     def step_ns(self, work: StepWork) -> int:
         return 100 + work.num_tokens
 
-    def leap_ns(self, work: StepWork, steps: int):
-        return np.full(steps, 100 + work.num_tokens)
+    def run_ns(self, sizes, contexts):
+        return 100 + sizes
 
 
 def run(requests: list[TraceRequest], until_ns: int | None = None) -> Run:
