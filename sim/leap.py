@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine.core.ahead import Advanced, Ended, Forecast
+from engine.core.leap import Advanced, Ended, Forecast
 from sim.cost import CostModel, StepWork, decode_work, repeated
 from sim.occupancy import Level
 from sim.timeline import Ints

@@ -19,10 +19,10 @@ from typing import Final
 import numpy as np
 import simpy
 
-from engine.core.ahead import Advanced, Forecast
 from engine.core.arrays import I32
 from engine.core.errors import InvariantError
 from engine.core.frames import FrameMap
+from engine.core.leap import Advanced, Forecast
 from engine.core.plan import Finish, Plan, Rejected, Request, Results, Transfer
 from engine.core.scheduler import Scheduler
 from sim.beams import Beams
@@ -316,7 +316,9 @@ class Replica:
             for tell in self.on_end:
                 tell(request)
 
-    def _draw(self, leap: Leap, advanced: Advanced, freed: list[tuple[int, int]], whole: int) -> None:
+    def _draw(
+        self, leap: Leap, advanced: Advanced, freed: list[tuple[int, int]], whole: int
+    ) -> None:
         """The series up to the step after `whole` steps, and to the arrivals in it."""
         levels = Levels(
             leap,

@@ -187,7 +187,7 @@ class Roofline:
             works = [decode_work(size, 0) for size in range(2 * most + 1)]
             self._device_of = np.array([self._without_context_ns(work) for work in works])
             self._host_of = np.array([self._host_of_ns(work) for work in works])
-        times: NDArray[np.float64] = contexts * self._context_ns
+        times: NDArray[np.float64] = np.multiply(contexts, self._context_ns, dtype=np.float64)
         times += self._device_of[sizes]
         host = self._host_of[sizes]
         if self._overlap:

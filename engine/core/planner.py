@@ -56,17 +56,6 @@ class Planner:
         # Hypotheses that came back with everything computed decode at once.
         return self.plan(now) if book.membership != members else None
 
-    def leapt(self, plan: Plan, more: int) -> None:
-        """The last plan was made longer by `more` steps."""
-        book, cache, decodes = self._book, self._decodes, plan.num_decodes
-        if self._shares is not None:
-            self._shares.charge_output(book.table.tenant[plan.rows], more)
-        cache.quiet -= more - 1
-        if decodes and (cache.quiet <= 0 or decodes < len(plan.rows)):
-            last = plan.starts[:decodes] + more
-            book.open[-1].finishing = self._take_finishing(book.decoding, last)
-        cache.quiet -= 1
-
     def passed(self, steps: int) -> None:
         """So many steps of decodes were taken without a plan."""
         self._decodes.quiet -= steps

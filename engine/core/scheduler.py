@@ -13,7 +13,7 @@ rejected at submission, so the oldest always finishes.
 
 import heapq
 
-from engine.core import ahead, leap
+from engine.core import leap
 from engine.core import log as records
 from engine.core.admission import Admission
 from engine.core.allocator import Allocator
@@ -47,7 +47,7 @@ from engine.core.rows import State
 
 
 class Scheduler:
-    """The contract: `submit`, `abort`, `expire`, `schedule`, `extend`, `commit`, `transfer_done`, `memory`.
+    """The contract: `submit`, `abort`, `expire`, `schedule`, `commit`, `forecast`, `advance`, `transfer_done`, `memory`.
 
     Every method checks first and then changes: on any exception but `InvariantError` the state is as it was.
     """
@@ -68,8 +68,6 @@ class Scheduler:
         self._deadlines: list[tuple[int, RequestId]] = []
         self._next_arrival = 0
         self._now = TimeNs(0)
-        self._most: tuple[Plan, int] | None = None
-        """The last answer of `most_steps`, until another call changes something."""
 
     @property
     def prefix_queries_tokens(self) -> int:
@@ -209,17 +207,6 @@ class Scheduler:
             raise InvariantError("there is work, no plan is open, and nothing can run")
         return Idle()
 
-    def most_steps(self, plan: Plan) -> int:
-        """How many steps `extend` gives `plan` when asked for as many; 1: none but its own. Changes nothing.
-
-        What comes from outside (a submission, an abort, a transfer's end, `next_timer`) ends quiet time, so the driver
-        extends by the steps that start before that. O(rows).
-        """
-        if self._most is None or self._most[0] is not plan:
-            quiet = not self._pressure.num_transfers and self._nobody_comes_in(plan)
-            self._most = plan, leap.most_steps(self._book, plan) if quiet else 1
-        return self._most[1]
-
     def _nobody_comes_in(self, plan: Plan) -> bool:
         """Whether no step like `plan` could let in anyone who waits now."""
         if not self._book.prefilling:
@@ -227,22 +214,7 @@ class Scheduler:
         limits = self.config.scheduler
         return limits.policy != "fair" and leap.fills(plan, limits.token_budget)
 
-    def extend(self, plan: Plan, steps: int) -> Plan:
-        """Leap: makes `plan`, before any other call, run `steps` times, or as often as `most_steps` and memory allow.
-
-        Equal to the single steps in state and log. The plan that it returns takes the place of `plan`.
-        """
-        steps = min(steps, self.most_steps(plan))
-        if steps <= 1:
-            return plan
-        longer = leap.extend(self._book, plan, steps)
-        self._planner.leapt(longer, longer.steps - 1)
-        self._most = None
-        return longer
-
-    def forecast(
-        self, plan: Plan, most: int, *, beyond_ends: bool = True
-    ) -> ahead.Forecast | None:
+    def forecast(self, plan: Plan, most: int, *, beyond_ends: bool = True) -> leap.Forecast | None:
         """What this would do from `plan` on, the only open one, if nothing came from outside: up to `most` steps. Changes nothing.
 
         None where there is nothing to foresee: a step that is not only growth and ends may follow, or `plan` is the last. `beyond_ends`:
@@ -255,13 +227,13 @@ class Scheduler:
             beyond_ends = False
             if not self._nobody_comes_in(plan):
                 return None
-        return ahead.forecast(
+        return leap.forecast(
             self._book, plan, limits.token_budget, beyond_ends=beyond_ends, most=most
         )
 
     def advance(
-        self, foreseen: ahead.Forecast, done: int, planned: int, now: TimeNs
-    ) -> ahead.Advanced:
+        self, foreseen: leap.Forecast, done: int, planned: int, now: TimeNs
+    ) -> leap.Advanced:
         """Commits the first `done` steps of a forecast and opens those up to `planned`, as single steps would have done by now.
 
         Since the forecast nothing but submissions may have come. Each step was planned when the one before it began, or
@@ -277,10 +249,12 @@ class Scheduler:
             or book.decoding is not foreseen.rows
         ):
             raise ValueError("the forecast does not hold any more")
-        if not done + most_open - 1 <= planned <= min(done + most_open, foreseen.steps):
-            raise ValueError(f"{planned} of {foreseen.steps} steps cannot be planned with {done} done")
+        if not max(1, done + most_open - 1) <= planned <= min(done + most_open, foreseen.steps):
+            raise ValueError(
+                f"{planned} of {foreseen.steps} steps cannot be planned with {done} done"
+            )
         self._tick(now)
-        return ahead.advance(
+        return leap.advance(
             book, self._planner, self._charged, foreseen, done, planned, most_open - 1
         )
 
@@ -350,4 +324,3 @@ class Scheduler:
         if now < self._now:
             raise ValueError(f"time went backwards, from {self._now} to {now} ns")
         self._now = now
-        self._most = None

@@ -1,6 +1,5 @@
 """The twin: simulated instants follow from the contract, nothing vanishes, two plans are open as live."""
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,6 +1,5 @@
 """Closed loops: a request is sent when the one it waits for has ended and its think time has passed."""
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
