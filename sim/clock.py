@@ -30,13 +30,6 @@ class Clock(simpy.Environment):
         """The present instant."""
         return self._now  # type: ignore[return-value]
 
-    def step(self) -> None:
-        """Takes the next event."""
-        when, rank, _, _ = self._queue[0]
-        if when != self._now or rank > self._reached:
-            self._reached = rank
-        super().step()
-
     def has_passed(self, when: int, rank: int) -> bool:
         """Whether what is due at `when` with this rank has had its turn."""
         return when < self._now or (when == self._now and rank <= self._reached)
@@ -54,10 +47,21 @@ class Clock(simpy.Environment):
         end = FOREVER if until_ns is None else until_ns
         queue = self._queue
         while queue and queue[0][0] < end and self.failure is None:
-            if _is_awaited(queue[0][3]):
-                self.step()
-            else:
-                heappop(queue)
+            when, rank, _, event = heappop(queue)
+            callbacks = event.callbacks
+            if not callbacks:
+                if event.ok:
+                    continue
+                raise event.value
+            # As `Environment.step`, for events that only succeed.
+            if when != self._now or rank > self._reached:
+                self._reached = rank
+                self._now = when
+            event.callbacks = None
+            for callback in callbacks:
+                callback(event)
+            if not event.ok and not event.defused:
+                raise event.value
         if self.failure is not None:
             raise self.failure
         if until_ns is not None and any(_is_awaited(event) for _, _, _, event in queue):

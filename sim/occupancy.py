@@ -87,10 +87,8 @@ class Occupancy:
     def level(self, busy: int) -> Level:
         """What is so now, between calls of the scheduler."""
         scheduler, memory = self._scheduler, self._memory
-        preemptions = scheduler.num_preemptions
-        disturbed = bool(
-            self.forking or self.moving or scheduler.num_off or preemptions != self._preemptions
-        )
+        preemptions, off = scheduler.num_preemptions, scheduler.num_off
+        disturbed = bool(self.forking or self.moving or off or preemptions != self._preemptions)
         if disturbed or self._disturbed:
             self._disturbed = disturbed or not self._opened
             self._opened = False

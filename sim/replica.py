@@ -34,7 +34,8 @@ from sim.link import Link
 from sim.occupancy import IDLE, Level, Occupancy
 from sim.timeline import Timeline
 
-MOST_STEPS: Final = 256
+FEWEST_STEPS: Final = 128
+MOST_STEPS: Final = 512
 """Of one leap: more are another leap."""
 _FIRST_RANK: Final = 2
 _ROWS_AT_FIRST: Final = 1024
@@ -98,6 +99,8 @@ class Replica:
         """What the running plan is the first step of: until it is over, or cut, the scheduler is told nothing."""
         self._wide: set[int] = set()
         """Open requests of several sequences."""
+        self._horizon = FEWEST_STEPS
+        """Steps to foresee next time."""
         self._boundary_due = False
         self._level = IDLE
         self._zeros: I32 = np.zeros(_ROWS_AT_FIRST, np.int32)
@@ -173,7 +176,7 @@ class Replica:
             self._work = work = work_of(plans[0])
             if self._leaps and len(plans) == 1:
                 passes_ends = not self._occupancy.forking and self.may_pass_ends()
-                ahead = scheduler.forecast(plans[0], MOST_STEPS, beyond_ends=passes_ends)
+                ahead = scheduler.forecast(plans[0], self._horizon, beyond_ends=passes_ends)
                 if ahead is not None:
                     self._observe()
                     self._begin(ahead, work)
@@ -258,6 +261,8 @@ class Replica:
         leap = self._leap
         assert leap is not None
         limit = leap.limit
+        # Steps beyond a cut are priced in vain, and each end of a horizon costs a plan.
+        self._horizon = min(MOST_STEPS, max(4 * limit, FEWEST_STEPS))
         if self._max_open == 1:
             self._advance(leap, limit, limit, limit - 1)
             self._work = None

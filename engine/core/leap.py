@@ -14,8 +14,8 @@ import numpy as np
 from msgspec import Struct
 
 from engine.core import log as records
-from engine.core.arrays import I32, I64, Index
-from engine.core.book import NO_ROWS, Book, OpenPlan
+from engine.core.arrays import I32, I64, Index, filled
+from engine.core.book import NO_INDEX, NO_ROWS, Book, OpenPlan
 from engine.core.ids import RequestId
 from engine.core.plan import Finish, Plan
 from engine.core.planner import Planner
@@ -38,6 +38,8 @@ class Forecast(Struct, frozen=True, eq=False):
     """The position that each of `rows` computes then."""
     lasts: I64
     """The step in which each of `rows` samples its last token."""
+    soonest: int
+    """The first of `lasts`; 0 where nobody decodes."""
     chunk: int
     """Positions of one prompt that every step computes; 0: only the plan itself has chunks, if any."""
 
@@ -110,22 +112,29 @@ def forecast(
     starts = table.scheduled[rows]
     lasts: I64 = (table.limit[rows] - starts).astype(np.int64)
     ends = lasts.tolist()
+    soonest: int = min(ends)
     if beyond_ends:
         steps = min(steps, max(ends))
     elif len(book.open[0].finishing):
         return None
     else:
-        steps = min(steps, min(ends))
+        steps = min(steps, soonest)
     memory = book.memory
     size, free = memory.block_size, memory.free_blocks
     if len(ends) * ((steps - 1) // size + 1) > free:
         # Of these steps the plan's own needs no room.
         steps = _fitting(memory.room_of(rows) - starts + 1, size, free, steps)
-    return _of(book, steps, rows, lasts, chunk, starts) if steps > 1 else None
+    return _of(book, steps, rows, lasts, chunk, starts, soonest) if steps > 1 else None
 
 
 def _of(
-    book: Book, steps: int, rows: Index, lasts: I64, chunk: int, starts: I32 = NO_ROWS
+    book: Book,
+    steps: int,
+    rows: Index,
+    lasts: I64,
+    chunk: int,
+    starts: I32 = NO_ROWS,
+    soonest: int = 0,
 ) -> Forecast:
     entry = book.open[0]
     return Forecast(
@@ -135,6 +144,7 @@ def _of(
         rows=rows,
         starts=starts,
         lasts=lasts,
+        soonest=soonest,
         chunk=chunk,
     )
 
@@ -152,14 +162,20 @@ def advance(
     plan, rows, starts, lasts = ahead.plan, ahead.rows, ahead.starts, ahead.lasts
     table, memory, first = book.table, book.memory, ahead.plan.step - 1
     entry = book.open.popleft()
+    some_leave = 0 < ahead.soonest <= planned
+    leaving: Index = (lasts <= planned).nonzero()[0] if some_leave else NO_INDEX
     if planned > 1 and len(rows):
-        table.scheduled[rows] = starts + np.minimum(lasts, planned) - 1
+        if some_leave:
+            taken = np.minimum(lasts, planned) - 1
+            table.scheduled[rows] = starts + taken
+        else:
+            taken = filled(len(rows), planned - 1)
+            table.scheduled[rows] = starts + (planned - 1)
         if shares is not None:
-            shares.charge_each(table.tenant[rows], np.minimum(lasts, planned) - 1)
+            shares.charge_each(table.tenant[rows], taken)
     if ahead.chunk and planned > 1:
         table.scheduled[book.prefilling[0]] += (planned - 1) * ahead.chunk
-    leaving = (lasts <= planned).nonzero()[0]
-    if len(leaving):
+    if some_leave:
         book.finish_decoding(rows[leaving].astype(np.int32), rows[lasts > planned])
     growth = _Growth(book, ahead, planned)
     ended: list[Ended] = []
@@ -183,7 +199,7 @@ def advance(
         book.next_step = first + step
         if ahead.chunk:
             planner.open_again(plan, step - 1, _finishing(rows, lasts, step))
-        elif len(leaving):
+        elif some_leave:
             here = lasts >= step
             planner.open_ahead(
                 rows[here] if len(book.decoding) != np.count_nonzero(here) else book.decoding,
@@ -234,8 +250,8 @@ class _Growth:
             return
         steps, which, nth = _crossings(room, memory.block_size, planned - 1)
         steps += 2
-        alive = ahead.lasts[which] >= steps
-        if np.count_nonzero(alive) != len(alive):
+        if ahead.soonest < planned:
+            alive = ahead.lasts[which] >= steps
             steps, which, nth = steps[alive], which[alive], nth[alive]
         self.steps, self._which, self._nth, self._rows = steps, which, nth, rows[which]
 
@@ -247,7 +263,7 @@ class _Growth:
             return
         self._at = end
         rows, nth = self._rows[at:end], self._nth[at:end]
-        if at and np.count_nonzero(nth):
+        if at and nth.any():
             nth = nth - np.bincount(self._which[:at], minlength=self._size)[self._which[at:end]]
         book = self._book
         blocks, num_fresh = book.memory.grow_each(rows, nth)

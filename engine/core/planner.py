@@ -7,7 +7,7 @@ import numpy as np
 
 from engine.core import log as records
 from engine.core.admission import Admission
-from engine.core.arrays import I32, I64, ONE, Bools, Index, filled
+from engine.core.arrays import I32, I64, ONE, Bools, Index, filled, ones
 from engine.core.book import NO_ROWS, Book, OpenPlan
 from engine.core.config import SchedulerConfig
 from engine.core.ids import RequestId, TimeNs
@@ -315,8 +315,7 @@ class _DecodeCache:
         self.membership = membership
         self.rows = rows.astype(np.int32)
         self.requests = table.request[rows]
-        self.counts = filled(len(rows), 1)
-        self.samples = np.ones(len(rows), np.bool_)
+        self.counts, self.samples = ones(len(rows))
         self.quiet = min((table.limit[rows] - starts).tolist()) - 2
-        for column in (self.rows, self.requests, self.counts, self.samples):
-            column.setflags(write=False)
+        self.rows.setflags(write=False)
+        self.requests.setflags(write=False)

@@ -104,7 +104,7 @@ class Shares:
         for at, rows in enumerate(np.bincount(tenants).tolist()):
             self._output[at] += rows * count
 
-    def charge_each(self, tenants: I32, counts: I64) -> None:
+    def charge_each(self, tenants: I32, counts: I32 | I64) -> None:
         """The sequences of `tenants` have counts[i] tokens sampled."""
         for tenant, count in zip(tenants.tolist(), counts.tolist(), strict=True):
             self._output[tenant] += count
