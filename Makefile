@@ -29,8 +29,7 @@ type: $(STAMP) ## Check types
 	$(BIN)/mypy
 test: $(STAMP) ## All tests that need no GPU
 	$(BIN)/kilburn pull
-	$(BIN)/python -m pytest -m "not gpu and not slow" || { echo "Once more, what failed: some tests watch clocks and sockets of a machine that others share."; \
-	$(BIN)/python -m pytest -m "not gpu and not slow" --last-failed --last-failed-no-failures none; }
+	$(BIN)/python -m pytest -m "not gpu and not slow"
 test-fast: $(STAMP) ## Tests without the model
 	$(BIN)/python -m pytest -m "not gpu and not slow and not model"
 test-all: $(STAMP) ## Everything, full matrices and soaks

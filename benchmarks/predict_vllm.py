@@ -1,8 +1,9 @@
-"""Predicts a measured run of another engine: vLLM 0.19.0, Llama-3.1-8B in bf16 on one RTX 4090, 300 requests, a full and preempting KV pool.
+"""Predicts measured runs of another engine, vLLM, on cards that this project has never had.
 
-The twin gets the card's datasheet, the model's shape, vLLM's default settings and 2,588 blocks; the constants of its roofline are those of
-every other device. Prints latencies beside the measured ones, and draws KV usage and queues over the measured curves into
-`build/predict_vllm.html`. Does nothing where the trace is absent: set KILBURN_TRACES to the folder that holds it.
+The twin gets the card's datasheet, the model's shape, vLLM's default settings and the pool's size; the constants of its roofline are those of
+every other device. Prints latencies beside the measured ones. The runs are those of `vllm_runs.toml`; all of them have the arrivals of the
+first, and its requests' lengths unless they bring their own. Its own records give latencies of each request, and KV usage and queues by the
+second: they are drawn over the predicted ones into `build/predict_vllm.html`. Does nothing where the trace is absent: set KILBURN_TRACES to the folder that holds it.
 """
 
 import argparse
@@ -10,8 +11,11 @@ import csv
 import gzip
 import json
 import os
+import tempfile
+import tomllib
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +28,8 @@ from traces.stats import Spread, spread
 
 RUN = "vllm_rtx4090_llama31_8b"
 ROOT = Path(__file__).resolve().parent.parent
-NUM_BLOCKS = 2588
+PARTS = ("mean", "p50", "p90", "p99")
+LATENCIES = ("ttft_ms", "tpot_ms", "e2e_ms")
 
 
 def find_run() -> Path | None:
@@ -39,7 +44,13 @@ def find_run() -> Path | None:
     return None
 
 
-def measured(run: Path) -> dict[str, Spread]:
+def runs_of(path: Path) -> list[dict[str, Any]]:
+    with path.open("rb") as file:
+        runs: list[dict[str, Any]] = tomllib.load(file)["run"]
+    return runs
+
+
+def spreads(run: Path) -> dict[str, Spread]:
     """Latencies in ms, from when the engine queued a request."""
     with gzip.open(run / "requests.jsonl.gz", "rt") as lines:
         rows = [json.loads(line) for line in lines]
@@ -56,19 +67,47 @@ def measured(run: Path) -> dict[str, Spread]:
     }
 
 
-def predict(run: Path) -> ReplayReport:
-    settings = {"model": "Llama-3.1-8B", "hardware": "RTX 4090", "num_blocks": NUM_BLOCKS}
-    config = build_config(**preset("vllm"), **settings)
-    return replay(open_trace(run / "requests.jsonl.gz"), resolve(config))
+def measured(folder: Path, run: dict[str, Any]) -> dict[str, float]:
+    """`ttft_ms_mean` and so on: as the list of runs tells them, or from the run's own records."""
+    if "measured" in run:
+        return dict(run["measured"])
+    return {
+        f"{name}_{part}": getattr(values, part)
+        for name, values in spreads(folder).items()
+        for part in PARTS
+    }
 
 
-def compare(real: dict[str, Spread], report: ReplayReport) -> dict[str, float]:
-    """Prints both, and gives predicted over measured of every figure."""
+def predict(folder: Path, run: dict[str, Any]) -> ReplayReport:
+    resolved = resolve(build_config(**preset("vllm") | run["settings"]))
+    requests = folder / "requests.jsonl.gz"
+    if "lengths" not in run:
+        return replay(open_trace(requests), resolved)
+    with tempfile.TemporaryDirectory() as scratch:
+        changed = Path(scratch) / "requests.jsonl"
+        changed.write_text(with_lengths(requests, ROOT / "benchmarks" / run["lengths"]))
+        return replay(open_trace(changed), resolved)
+
+
+def with_lengths(requests: Path, lengths: Path) -> str:
+    """A trace of the same arrivals; `lengths` has a prompt's and an answer's tokens by turns."""
+    numbers = iter(map(int, lengths.read_text().split()))
+    with gzip.open(requests, "rt") as lines:
+        arrivals = [json.loads(line)["timestamp_ns"] / 1e6 for line in lines]
+    rows = [
+        {"timestamp": at, "input_length": next(numbers), "output_length": next(numbers)}
+        for at in arrivals
+    ]
+    return "".join(json.dumps(row | {"hash_ids": []}) + "\n" for row in rows)
+
+
+def compare(real: dict[str, float], report: ReplayReport) -> dict[str, float]:
+    """Prints both, and gives predicted over measured, less 1, of every figure."""
     figures: dict[str, float] = {}
     print(f"{'':10}{'':6}{'measured':>12}{'predicted':>12}{'error':>9}")
-    for name, values in real.items():
-        for part in ("mean", "p50", "p90", "p99"):
-            one, two = getattr(values, part), getattr(getattr(report, name), part)
+    for name in LATENCIES:
+        for part in PARTS:
+            one, two = real[f"{name}_{part}"], getattr(getattr(report, name), part)
             figures[f"{name[:-3]}_{part}_measured_ms"] = one
             figures[f"{name[:-3]}_{part}_predicted_ms"] = two
             figures[f"{name[:-3]}_{part}_error"] = two / one - 1
@@ -82,7 +121,7 @@ def series(run: Path) -> dict[str, list[float]]:
     return {name: [float(row[name]) for row in rows] for name in rows[0]}
 
 
-def draw(real: dict[str, list[float]], report: ReplayReport, path: Path) -> None:
+def draw(real: dict[str, list[float]], report: ReplayReport, name: str, path: Path) -> None:
     """KV usage, running and waiting requests over time, measured and predicted."""
     import plotly.graph_objects as go
     from plotly.subplots import make_subplots
@@ -106,13 +145,14 @@ def draw(real: dict[str, list[float]], report: ReplayReport, path: Path) -> None
             line = go.Scatter(x=x, y=y, name=name, line={"color": colour}, showlegend=number == 1)
             figure.add_trace(line, row=number, col=1)
     figure.update_xaxes(title="seconds from the first arrival", row=3, col=1)
-    figure.update_layout(title="vLLM 0.19 on an RTX 4090, measured and predicted", height=900)
+    figure.update_layout(title=f"{name}, measured and predicted", height=900)
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.write_html(path, include_plotlyjs=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--runs", type=Path, default=ROOT / "benchmarks/vllm_runs.toml")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--html", type=Path, default=ROOT / "build/predict_vllm.html")
     options = parser.parse_args()
@@ -122,13 +162,16 @@ def main() -> None:
             f"{RUN} was not found: set KILBURN_TRACES to the folder that holds it; nothing compared"
         )
         return
-    report = predict(run)
-    figures = compare(measured(run), report)
-    draw(series(run), report, options.html)
-    print(
-        f"preemptions {report.batch.preemptions}; simulated {report.throughput.simulated_s:.1f} s"
-    )
-    print(f"curves: {options.html}")
+    figures: dict[str, dict[str, float]] = {}
+    for number, known in enumerate(runs_of(options.runs)):
+        report = predict(run, known)
+        print(f"{known['name']} ({known['source']})")
+        figures[known["name"]] = compare(measured(run, known), report)
+        seconds = report.throughput.simulated_s
+        print(f"preemptions {report.batch.preemptions}; simulated {seconds:.1f} s\n")
+        if not number:
+            draw(series(run), report, known["name"], options.html)
+            print(f"curves: {options.html}\n")
     if options.json:
         options.json.write_text(json.dumps(figures, indent=1) + "\n")
 

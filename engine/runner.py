@@ -6,7 +6,8 @@ plan n sampled. A row whose later results the core discards is rewound by its ne
 computed again and the same counter-based draws fall.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -160,8 +161,8 @@ class TorchRunner:
             self._rows.take_in(sequence)
             self._beams.take_in(sequence)
         self._rows.apply(plan.delta_rows, plan.delta_cols, plan.delta_blocks)
-        self._blocks.copy(plan.copy_sources, plan.copy_targets)
-        try:
+        with _failing(f"step {plan.step} failed in the model"):
+            self._blocks.copy(plan.copy_sources, plan.copy_targets)
             logits = self._model.forward(self._step(plan))
             rows = plan.sampling
             positions = plan.sampled_positions
@@ -177,8 +178,6 @@ class TorchRunner:
             tokens = drawn.tokens
             bad = {int(at) for at in drawn.bad}
             beams, parents = self._beams.choose(rows, positions, logits, tokens, bad)
-        except RuntimeError as error:
-            raise ExecutorError(f"step {plan.step} failed in the model: {error}") from error
         if len(rows):
             self._rows.reserve(int(rows.max()) + 1, int(positions.max()) + 1)
             self._rows.tokens[rows, positions] = tokens
@@ -187,12 +186,22 @@ class TorchRunner:
         return Sampled(tokens, failures, drawn.logprobs, beams, parents)
 
     def copy_out(self, frames: I32, hosts: I32) -> None:
-        """Copies frames[i] to host block hosts[i]."""
-        self._blocks.copy_out(frames, hosts)
+        """Copies frames[i] to host block hosts[i].
+
+        Raises:
+            ExecutorError: torch failed; the host blocks hold anything.
+        """
+        with _failing("blocks could not be copied to the host"):
+            self._blocks.copy_out(frames, hosts)
 
     def copy_in(self, frames: I32, hosts: I32) -> None:
-        """Copies host block hosts[i] to frames[i]."""
-        self._blocks.copy_in(frames, hosts)
+        """Copies host block hosts[i] to frames[i].
+
+        Raises:
+            ExecutorError: torch failed; the frames hold anything.
+        """
+        with _failing("blocks could not be copied from the host"):
+            self._blocks.copy_in(frames, hosts)
 
     def close(self) -> None:
         """Lets go of weights, pool and threads; later plans fail."""
@@ -295,6 +304,15 @@ def build_runner(
         vocab_size=shape.vocab_size,
         host_blocks=host_blocks,
     )
+
+
+@contextmanager
+def _failing(what: str) -> Iterator[None]:
+    """What torch raises within fails this step or transfer, not the thread that it runs in."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise ExecutorError(f"{what}: {error}") from error
 
 
 def _logits_of(plan: Plan) -> NDArray[np.int64]:

@@ -6,7 +6,6 @@ allowed exactly where it is sound, and a mistake in block management cannot hide
 knows no text, no queues and no clients.
 """
 
-import threading
 import zlib
 from collections.abc import Callable, Sequence
 
@@ -18,6 +17,7 @@ from engine.core.errors import ExecutorError, InvariantError
 from engine.core.ids import NO_BLOCK
 from engine.core.plan import Plan
 from engine.executor import NewSequence, Sampled, TokenLogprobs
+from engine.script import mix, scripted_tokens, seed_of
 
 Answer = Callable[[NDArray[np.int32]], Sequence[int]]
 """Prompt to the tokens that continue it; after their end `end_token` follows for ever."""
@@ -164,10 +164,10 @@ class ScriptedExecutor:
         self._logprobs.pop(row, None)
         if sequence.sampling.logprobs is not None:
             self._logprobs[row] = sequence.sampling.logprobs
-        self._seed[row] = _seed(prompt, sequence.index)
+        self._seed[row] = seed_of(prompt, sequence.index)
         if self._verify:
             root = np.uint64(zlib.crc32(sequence.salt.encode()) + 1)
-            marks = _mix(prompt.astype(np.uint64), np.arange(len(prompt), dtype=np.uint64))
+            marks = mix(prompt.astype(np.uint64), np.arange(len(prompt), dtype=np.uint64))
             self._stamps[row, : len(prompt)] = root + np.cumsum(marks, dtype=np.uint64)
         self._answers.pop(row, None)
         if self._answer is not None:
@@ -300,7 +300,7 @@ class ScriptedExecutor:
         if self._verify:
             known = positions < self.max_context
             rows, at = rows[known], positions[known]
-            marks = _mix(tokens[known].astype(np.uint64), at.astype(np.uint64))
+            marks = mix(tokens[known].astype(np.uint64), at.astype(np.uint64))
             self._stamps[rows, at] = self._stamps[rows, at - 1] + marks
         tokens.flags.writeable = False
         return Sampled(tokens, tuple(failures), logprobs)
@@ -324,79 +324,3 @@ class ScriptedExecutor:
 
 
 _NOTHING = np.uint64(0)
-
-
-def _mix(high: NDArray[np.uint64], low: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """64 bits that depend on both halves, by the splitmix64 finaliser."""
-    x = (high << np.uint64(32)) + low
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: NDArray[np.uint64] = x ^ (x >> np.uint64(31))
-    return mixed
-
-
-def _seed(prompt: NDArray[np.int32], index: int) -> int:
-    """Sequences of one prompt differ; the first depends on the prompt alone."""
-    digest = zlib.crc32(prompt.tobytes())
-    return zlib.crc32(index.to_bytes(4, "little"), digest) if index else digest
-
-
-def scripted_tokens(
-    seeds: NDArray[np.uint64], positions: NDArray[np.int32], vocab_size: int
-) -> NDArray[np.int32]:
-    """Tokens in [1, vocab_size) from (seed, position). Shapes [n], [n] -> [n] int32."""
-    x = _mix(seeds, positions.astype(np.uint64))
-    return (np.uint64(1) + x % np.uint64(vocab_size - 1)).astype(np.int32)
-
-
-def scripted_answer(
-    prompt: NDArray[np.int32], num_tokens: int, vocab_size: int = 256, index: int = 0
-) -> list[int]:
-    """What a `ScriptedExecutor` without `answer` generates after `prompt`: the reference that streams are compared with."""
-    seeds = np.full(num_tokens, _seed(prompt, index), np.uint64)
-    positions = np.arange(len(prompt), len(prompt) + num_tokens, dtype=np.int32)
-    tokens: list[int] = scripted_tokens(seeds, positions, vocab_size).tolist()
-    return tokens
-
-
-class Gate:
-    """A `pace` that holds each step in the worker until it is let go; for tests of what happens during a step."""
-
-    def __init__(self) -> None:
-        self._changed = threading.Condition()
-        self._entered = -1
-        self._allowed = 0
-        self._open = False
-        self._waiting = False
-
-    def __call__(self, plan: Plan) -> None:
-        """Announces that the step runs and waits for its turn to end."""
-        with self._changed:
-            self._entered = plan.step
-            self._changed.notify_all()
-            self._waiting = True
-            self._changed.wait_for(lambda: self._open or plan.step < self._allowed)
-            self._waiting = False
-
-    @property
-    def waiting(self) -> bool:
-        """Whether a step is being held that nobody has let go."""
-        with self._changed:
-            return self._waiting and not self._open and self._entered >= self._allowed
-
-    def let_go(self, steps: int = 1) -> None:
-        """Lets the next `steps` steps end."""
-        with self._changed:
-            self._allowed += steps
-            self._changed.notify_all()
-
-    def open(self) -> None:
-        """Holds nothing any more."""
-        with self._changed:
-            self._open = True
-            self._changed.notify_all()
-
-    def wait_until_running(self, step: int) -> None:
-        """Blocks the calling thread until step number `step` has begun."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._entered >= step)

@@ -59,7 +59,7 @@ class Allowance:
     """What one tenant may still use."""
 
     def __init__(self, tenant: Tenant, clock: Clock = time.monotonic) -> None:
-        self._tenant = tenant
+        self.tenant = tenant
         requests, tokens = tenant.requests_per_minute, tenant.tokens_per_minute
         self._requests = None if requests is None else Bucket(requests, clock)
         self._tokens = None if tokens is None else Bucket(tokens, clock)
@@ -80,7 +80,7 @@ class Allowance:
         wait = self._requests.wait_s(1)
         if wait > 0:
             raise RateLimitError(
-                f"the key of `{self._tenant.name}` may send {self._requests.size} requests a minute; "
+                f"the key of `{self.tenant.name}` may send {self._requests.size} requests a minute; "
                 f"send the next one in {_duration(wait)}",
                 retry_after_ms=math.ceil(1000 * wait),
             )
@@ -98,7 +98,7 @@ class Allowance:
         cost = sum(map(cost_of, generations))
         if cost > self._tokens.size:
             raise RequestError(
-                f"`max_tokens` and the prompt ask for {cost} tokens, but the key of `{self._tenant.name}` may use "
+                f"`max_tokens` and the prompt ask for {cost} tokens, but the key of `{self.tenant.name}` may use "
                 f"{self._tokens.size} a minute; ask for less",
                 param="max_tokens",
                 code="tokens_per_minute_exceeded",
@@ -106,7 +106,7 @@ class Allowance:
         wait = self._tokens.wait_s(cost)
         if wait > 0:
             raise RateLimitError(
-                f"the key of `{self._tenant.name}` may use {self._tokens.size} tokens a minute and this request asks "
+                f"the key of `{self.tenant.name}` may use {self._tokens.size} tokens a minute and this request asks "
                 f"for {cost}; send it in {_duration(wait)}",
                 retry_after_ms=math.ceil(1000 * wait),
             )
@@ -140,7 +140,16 @@ class Allowances:
     """Of all tenants. As a ledger of exchanges it settles what each really took."""
 
     def __init__(self, tenants: Iterable[Tenant], clock: Clock = time.monotonic) -> None:
-        self._of = {tenant.name: Allowance(tenant, clock) for tenant in tenants}
+        self._clock = clock
+        self._of: dict[str, Allowance] = {}
+        self.renew(tenants)
+
+    def renew(self, tenants: Iterable[Tenant]) -> None:
+        """Makes room for these. Who has new limits begins with all of them; who is gone is kept, since requests may still be open."""
+        for tenant in tenants:
+            known = self._of.get(tenant.name)
+            if known is None or known.tenant != tenant:
+                self._of[tenant.name] = Allowance(tenant, self._clock)
 
     def of(self, tenant: Tenant) -> Allowance:
         """What is left to `tenant`, one of those that this was made for."""

@@ -58,6 +58,12 @@ def create_app(
     page = Page()
     metrics = Metrics(served.engine, streams, [tenant.name for tenant in tenants.all])
     served.engine.observe(metrics)
+
+    def renew() -> None:
+        allowances.renew(tenants.all)
+        metrics.renew([tenant.name for tenant in tenants.all])
+
+    tenants.on_renewal.append(renew)
     streams.ledgers += [metrics, allowances, RequestLog()]
 
     async def on_error(request: Request, error: Exception) -> Response:

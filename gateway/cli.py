@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from traces.flags import (
     MEMORY,
@@ -21,14 +23,16 @@ from traces.flags import (
     TokenBudget,
     Watermark,
 )
+from traces.spread import spread
 
 MODEL = "Model"
 SERVER = "Server"
 RECORDING = "Recording"
 
 
-def serve(
-    *,
+class ServeFlags(Struct, frozen=True, kw_only=True):
+    """The flags of `ServeOptions`, in its names and with its defaults."""
+
     model: Annotated[
         Path | None,
         typer.Option(
@@ -36,22 +40,22 @@ def serve(
             metavar="FILE",
             rich_help_panel=MODEL,
         ),
-    ] = None,
+    ] = None
     dtype: Annotated[
         str, typer.Option(help="auto, bfloat16 or float32.", rich_help_panel=MODEL)
-    ] = "auto",
+    ] = "auto"
     device: Annotated[
         str,
         typer.Option(help="cpu, or cuda for the GPU kernels.", rich_help_panel=MODEL),
-    ] = "cpu",
+    ] = "cpu"
     threads: Annotated[
         int | None,
         typer.Option(help="Of the model; else one a physical core.", rich_help_panel=MODEL),
-    ] = None,
-    block_size: BlockSize = 16,
-    num_blocks: NumBlocks = None,
-    kv_gb: KvGb = None,
-    watermark: Watermark = 0.01,
+    ] = None
+    block_size: BlockSize = 16
+    num_blocks: NumBlocks = None
+    kv_gb: KvGb = None
+    watermark: Watermark = 0.01
     prefix_cache: Annotated[
         bool,
         typer.Option(
@@ -59,39 +63,39 @@ def serve(
             help="Keep computed blocks, and share them among equal prompts.",
             rich_help_panel=MEMORY,
         ),
-    ] = True,
+    ] = True
     host_blocks: Annotated[
         int,
         typer.Option(
             help="Blocks of host memory to swap preempted work to.", rich_help_panel=MEMORY
         ),
-    ] = 0,
+    ] = 0
     preemption: Annotated[
         str,
         typer.Option(
             help="recompute, swap (needs --host-blocks) or auto, the cheaper of both.",
             rich_help_panel=SCHEDULER,
         ),
-    ] = "recompute",
+    ] = "recompute"
     link_gb_per_s: Annotated[
         float | None,
         typer.Option(
             help="For auto: 10^9 bytes a second between the pools.", rich_help_panel=SCHEDULER
         ),
-    ] = None,
+    ] = None
     prefill_tokens_per_s: Annotated[
         float | None,
         typer.Option(help="For auto: how fast prompts are computed.", rich_help_panel=SCHEDULER),
-    ] = None,
-    policy: Policy = "fcfs",
+    ] = None
+    policy: Policy = "fcfs"
     aging_s: Annotated[
         float,
         typer.Option(
             help="Under priority and fair: seconds of waiting that lift a request one class; 0 never.",
             rich_help_panel=SCHEDULER,
         ),
-    ] = 0.0,
-    max_partial_prefills: MaxPartialPrefills = None,
+    ] = 0.0
+    max_partial_prefills: MaxPartialPrefills = None
     check_every_step: Annotated[
         bool,
         typer.Option(
@@ -99,26 +103,26 @@ def serve(
             help="Hold the core to its invariants at every step; stop where one breaks.",
             rich_help_panel=SCHEDULER,
         ),
-    ] = False,
-    max_context: MaxContext = None,
-    max_batch: MaxBatch = 64,
-    token_budget: TokenBudget = 256,
+    ] = False
+    max_context: MaxContext = None
+    max_batch: MaxBatch = 64
+    token_budget: TokenBudget = 256
     max_queue: Annotated[
         int,
         typer.Option(help="Most requests that wait; more get 429.", rich_help_panel=SCHEDULER),
-    ] = 1024,
+    ] = 1024
     max_queue_tokens: Annotated[
         int,
         typer.Option(help="Most prompt tokens that wait; more get 429.", rich_help_panel=SCHEDULER),
-    ] = 1 << 20,
-    host: Annotated[str, typer.Option(rich_help_panel=SERVER)] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0 takes a free one.", rich_help_panel=SERVER)] = 8000,
+    ] = 1 << 20
+    host: Annotated[str, typer.Option(rich_help_panel=SERVER)] = "127.0.0.1"
+    port: Annotated[int, typer.Option(help="0 takes a free one.", rich_help_panel=SERVER)] = 8000
     drain_s: Annotated[
         float,
         typer.Option(
             help="How long running requests may go on after SIGTERM.", rich_help_panel=SERVER
         ),
-    ] = 30.0,
+    ] = 30.0
     api_keys: Annotated[
         Path | None,
         typer.Option(
@@ -126,27 +130,27 @@ def serve(
             metavar="FILE",
             rich_help_panel=SERVER,
         ),
-    ] = None,
+    ] = None
     api_key: Annotated[
         list[str] | None,
         typer.Option(
             help="A key, as NAME:KEY or KEY; may be given again. Other users of this machine can see it.",
             rich_help_panel=SERVER,
         ),
-    ] = None,
+    ] = None
     guard_metrics: Annotated[
         bool,
         typer.Option(
             "--guard-metrics", help="With keys: /metrics needs one, too.", rich_help_panel=SERVER
         ),
-    ] = False,
+    ] = False
     cors_origin: Annotated[
         list[str] | None,
         typer.Option(
             help="An origin whose pages may use this server, or *; may be given again.",
             rich_help_panel=SERVER,
         ),
-    ] = None,
+    ] = None
     record: Annotated[
         Path | None,
         typer.Option(
@@ -154,7 +158,7 @@ def serve(
             metavar="FILE",
             rich_help_panel=RECORDING,
         ),
-    ] = None,
+    ] = None
     record_tokens: Annotated[
         bool,
         typer.Option(
@@ -162,48 +166,20 @@ def serve(
             help="Record what was said, too, not only its shape.",
             rich_help_panel=RECORDING,
         ),
-    ] = False,
-) -> None:
+    ] = False
+
+
+@spread
+def serve(flags: ServeFlags) -> None:
     """Serve a model over the OpenAI API."""
     from gateway.serving import ServeOptions, serve_model
     from traces.terminal import exit_on_error
 
     with exit_on_error():
-        serve_model(
-            ServeOptions.checked(
-                model=model,
-                dtype=dtype,
-                device=device,
-                threads=threads,
-                block_size=block_size,
-                num_blocks=num_blocks,
-                kv_gb=kv_gb,
-                watermark=watermark,
-                prefix_cache=prefix_cache,
-                host_blocks=host_blocks,
-                preemption=preemption,
-                link_gb_per_s=link_gb_per_s,
-                prefill_tokens_per_s=prefill_tokens_per_s,
-                policy=policy,
-                aging_s=aging_s,
-                max_partial_prefills=max_partial_prefills,
-                check_every_step=check_every_step,
-                max_context=max_context,
-                max_batch=max_batch,
-                token_budget=token_budget,
-                max_queue=max_queue,
-                max_queue_tokens=max_queue_tokens,
-                host=host,
-                port=port,
-                drain_s=drain_s,
-                api_keys=api_keys,
-                api_key=tuple(api_key or ()),
-                guard_metrics=guard_metrics,
-                cors_origin=tuple(cors_origin or ()),
-                record=record,
-                record_tokens=record_tokens,
-            )
-        )
+        given = asdict(flags)
+        for several in ("api_key", "cors_origin"):
+            given[several] = tuple(given[several] or ())
+        serve_model(ServeOptions.checked(**given))
 
 
 def key(

@@ -5,7 +5,7 @@ matches none is `other`; a method that no route takes is `OTHER`; a tenant is on
 client writes ever becomes a label.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -35,7 +35,7 @@ SHED: Final = ("over_capacity", "shutting_down", "rate_limit_exceeded")
 class Metrics:
     """One server's metrics, in a registry of its own. Observes the engine and keeps account of exchanges."""
 
-    def __init__(self, engine: Engine, streams: OpenStreams, tenants: Sequence[str] = ()) -> None:
+    def __init__(self, engine: Engine, streams: OpenStreams, tenants: Collection[str] = ()) -> None:
         """`tenants`: names that become labels; no other name ever does."""
         self.registry = CollectorRegistry()
         self._streams = streams
@@ -66,16 +66,11 @@ class Metrics:
         self._iteration = histogram("iteration_tokens_total", "Positions of a step.", _TOKENS)
         self._step = histogram("step_time_seconds", "Model time of a step.")
         self._move_time = histogram("transfer_time_seconds", "Time of a transfer between pools.")
-        self._tenants = frozenset(tenants)
         self._of_tenant = counter("tenant_requests", "Requests that were taken in.", "tenant")
         self._tokens_of_tenant = counter("tenant_tokens", "Tokens, by kind.", "tenant", "kind")
         self._shed_of_tenant = counter("tenant_shed", "Requests turned away.", "tenant", "reason")
-        for tenant in tenants:
-            self._of_tenant.labels(tenant)
-            for kind in ("prompt", "generation"):
-                self._tokens_of_tenant.labels(tenant, kind)
-            for reason in SHED:
-                self._shed_of_tenant.labels(tenant, reason)
+        self._tenants: frozenset[str] = frozenset()
+        self.renew(tenants)
         for reason in REASONS:
             self._success.labels(reason)
         for reason in SHED:
@@ -101,6 +96,16 @@ class Metrics:
             self._move_time.observe(seconds)
         else:
             self._failed_moves.inc()
+
+    def renew(self, tenants: Collection[str]) -> None:
+        """Makes labels of these names, too. Who is gone keeps theirs, or counters would fall."""
+        for tenant in tenants:
+            self._of_tenant.labels(tenant)
+            for kind in ("prompt", "generation"):
+                self._tokens_of_tenant.labels(tenant, kind)
+            for reason in SHED:
+                self._shed_of_tenant.labels(tenant, reason)
+        self._tenants |= frozenset(tenants)
 
     # -- of exchanges ------------------------------------------------------------------------------------------
 

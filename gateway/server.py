@@ -31,6 +31,9 @@ Result = TypeVar("Result")
 
 MOST_UNSENT_BYTES: Final = 64 * 1024
 """Of one connection in the system's buffer; without a bound that grows to megabytes before a slow reader is noticed."""
+SIGNALS: Final = tuple(
+    getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)
+)
 LAST_WORDS_S: Final = 5
 """How long ended streams have to reach their clients before connections are closed."""
 
@@ -166,25 +169,31 @@ async def serve(
     served: Served,
     listener: socket.socket,
     on_ready: Callable[[], None] = lambda: None,
+    on_hangup: Callable[[], None] | None = None,
 ) -> None:
     """Serves until SIGTERM or SIGINT, then drains. From the main thread only.
+
+    SIGHUP calls `on_hangup`; without one it is a SIGTERM, as when the terminal is closed.
 
     Raises:
         Exception: what the engine raised.
     """
     server = Server(config, served)
     async with anyio.create_task_group() as group:
-        group.start_soon(_watch_signals, server)
+        group.start_soon(_watch_signals, server, on_hangup)
         failure = await server.run(listener, on_ready)
         group.cancel_scope.cancel()
     if failure is not None:
         raise failure
 
 
-async def _watch_signals(server: Server) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+async def _watch_signals(server: Server, on_hangup: Callable[[], None] | None) -> None:
+    with anyio.open_signal_receiver(*SIGNALS) as signals:
         first = True
-        async for _ in signals:
+        async for number in signals:
+            if number not in (signal.SIGTERM, signal.SIGINT) and on_hangup is not None:
+                on_hangup()
+                continue
             if first:
                 server.stop()
             else:

@@ -6,6 +6,8 @@ Knows which part needs which setting; knows nothing of requests, blocks or tenso
 import logging
 import os
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -24,6 +26,7 @@ from engine.tokenizer import Codec
 from engine.weights.load import LoadedModel, load_model
 from gateway.config import GatewayConfig
 from gateway.engine import Served
+from gateway.renewal import reread
 from gateway.server import bind, run, serve, url_of
 from gateway.tenants import VARIABLE, Tenants, load_tenants
 from traces.outputs import check_outputs
@@ -97,7 +100,7 @@ class ServeOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 
 def serve_model(options: ServeOptions) -> None:
-    """Serves until SIGTERM or SIGINT.
+    """Serves until SIGTERM or SIGINT. SIGHUP reads a key file again; without one it is a SIGTERM.
 
     Raises:
         ConfigError: the port is taken, the model cannot be loaded, or the pool does not fit.
@@ -110,40 +113,42 @@ def serve_model(options: ServeOptions) -> None:
     check_outputs(options.record)
     console = Console(stderr=True, highlight=False)
     gateway = gateway_config_of(options)
-    tenants = load_tenants(options.api_keys, os.environ.get(VARIABLE, ""), options.api_key)
+    tenants = _tenants(options)
     for useless in _useless_terms(tenants, options):
         console.print(f"[yellow]note[/yellow]: {useless}", soft_wrap=True)
-    listener = bind(gateway)
-    try:
+    with ExitStack() as held:
+        listener = bind(gateway)
+        held.callback(listener.close)
         model = _load(options, console)
         runner = _runner(model, options)
-    except BaseException:
-        listener.close()
-        raise
-    config = _core_config(options, model, runner)
-    codec = Codec(model.tokenizer)
-    recorder = None
-    if options.record is not None:
-        recorder = RecordingWriter(
-            options.record, config=config, model=model.name, record_tokens=options.record_tokens
+        held.callback(runner.close)
+        config = _core_config(options, model, runner)
+        codec = Codec(model.tokenizer)
+        recorder = None
+        if options.record is not None:
+            recorder = RecordingWriter(
+                options.record, config=config, model=model.name, record_tokens=options.record_tokens
+            )
+            held.callback(recorder.close)
+        engine = Engine(
+            runner,
+            config,
+            codec,
+            model_name=model.name,
+            recorder=recorder,
+            check_every_step=options.check_every_step,
+            max_queue_requests=options.max_queue,
+            max_queue_tokens=options.max_queue_tokens,
         )
-    engine = Engine(
-        runner,
-        config,
-        codec,
-        model_name=model.name,
-        recorder=recorder,
-        check_every_step=options.check_every_step,
-        max_queue_requests=options.max_queue,
-        max_queue_tokens=options.max_queue_tokens,
-    )
-    served = Served(engine, codec, ChatTemplate(codec, model.tokenizer.chat_template), tenants)
-    try:
-        run(serve, gateway, served, listener, _ready(console, url_of(listener), model, runner))
-    finally:
-        runner.close()
-        if recorder is not None:
-            recorder.close()
+        served = Served(engine, codec, ChatTemplate(codec, model.tokenizer.chat_template), tenants)
+        ready = _ready(console, url_of(listener), model, runner)
+        load = partial(_tenants, options)
+        on_hangup = None if options.api_keys is None else partial(reread, tenants, load)
+        run(serve, gateway, served, listener, ready, on_hangup)
+
+
+def _tenants(options: ServeOptions) -> Tenants:
+    return load_tenants(options.api_keys, os.environ.get(VARIABLE, ""), options.api_key)
 
 
 def gateway_config_of(options: ServeOptions) -> GatewayConfig:

@@ -8,7 +8,7 @@ import hashlib
 import hmac
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -69,7 +69,7 @@ class _File(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Tenants:
-    """The keys of a server, and whose they are. Without any, everybody may call."""
+    """The keys of a server, and whose they are. Without any, everybody may call. They may be renewed while it serves."""
 
     def __init__(self, keys: Iterable[tuple[Digest, Tenant]] = ()) -> None:
         """Takes digests with their tenants.
@@ -92,6 +92,22 @@ class Tenants:
                 )
         self.all = tuple(by_name.values())
         """Each tenant once."""
+        self.on_renewal: list[Callable[[], None]] = []
+        """Called after each renewal."""
+
+    def renew(self, other: "Tenants") -> None:
+        """Takes the keys and tenants of `other` in the place of its own; `other` is not used again.
+
+        Raises:
+            ConfigError: one of the two has no keys. Whether callers need one is settled when the server starts.
+        """
+        if self.guarded is not other.guarded:
+            raise ConfigError(
+                "keys cannot be taken away from a server, or given to one without any, while it runs; restart it"
+            )
+        self._keys, self.all = other._keys, other.all
+        for told in self.on_renewal:
+            told()
 
     @property
     def guarded(self) -> bool:

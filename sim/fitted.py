@@ -198,6 +198,18 @@ class FittedCost:
         """See `CostModel`."""
         return by_stretches(self, sizes, contexts)
 
+    def parts(self, most_tokens: int) -> tuple[dict[str, float], list[tuple[int, float]]]:
+        """Coefficients of the plain features, and (tokens, what they add) wherever that bends, from 1 to `most_tokens`."""
+        size = len(PLAIN)
+        per_token = self._coefficients[size:]
+        points = sorted({1, most_tokens, *(b for b in self._bends if 1 < b < most_tokens)})
+        curve = []
+        for tokens in points:
+            empty = StepWork(tokens, 0, 0, 0, 0)
+            values = features(empty, self._bends)[size:]
+            curve.append((tokens, sum(a * b for a, b in zip(values, per_token, strict=True))))
+        return dict(zip(PLAIN, self._coefficients, strict=False)), curve
+
     def _without_context_ns(self, work: StepWork) -> float:
         values = features(work, self._bends)
         values[_CONTEXT] = 0.0

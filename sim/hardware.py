@@ -48,6 +48,10 @@ class Hardware(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Dense, by number type, 10^12 a second; a multiply-add counts two."""
     source: str
     measured: bool = False
+    watts: Positive | None = None
+    """What the board may draw; None: not known."""
+    clock_mhz: Positive | None = None
+    """Of the processors, as the peak is stated; None: not known."""
     link: Literal["nvlink", "fabric", "pcie"] = "pcie"
     """What joins the devices of one machine."""
     link_gb_per_s: Positive | None = None

@@ -1,9 +1,9 @@
 """Lockstep: proves that a recording follows from its inputs. Two checks, neither with a policy of its own.
 
 *Journal* (`rerun.py`): the recorded calls, made again on a fresh `Scheduler`, give the same answers and decisions.
-*Twin*: SimPy, given only arrivals and their content, aborts, how answers ended and when steps and transfers did, makes the same
-calls at the same times, and its log is the recording's. Of the live loop it is told one delay: when it got round to an input that
-found a free slot for a plan, or to a timer that was due.
+*Twin*: SimPy, given only arrivals and their content, aborts, where answers stopped, which samples failed and when steps and
+transfers ended, makes the same calls at the same times, and its log is the recording's. Of the live loop it is told one delay: when it
+got round to an input that found a free slot for a plan, or to a timer that was due.
 
 Knows recordings and the core; knows no cost model, no tokens and no torch.
 """
@@ -127,9 +127,8 @@ class _Twin:
             self.comparison.part(None, "nothing more", repr(call))
             return
         if isinstance(entry.call, Commit) and isinstance(call, Commit):
-            # A stop that the core discarded is no input; those that counted show in the decisions.
-            entry = msgspec.structs.replace(entry, call=_without_stops(entry.call))
-            call = _without_stops(call)
+            entry = msgspec.structs.replace(entry, call=_heard(entry.call))
+            call = _heard(call)
         self.comparison.equal(entry, call, decisions)
 
     def _next(self) -> Entry | None:
@@ -201,20 +200,19 @@ class _Twin:
             self._rows.take_in(plan)
 
     def _results(self, plan: Plan, sequences: list[Sequence], step: Commit) -> Results | StepFailed:
-        """Every sampling row goes on, but where its answer is known to end with this token."""
+        """Every sampling row goes on, but where its answer is known to end with this token, or its sample failed."""
         if step.failed is not None:
             return StepFailed(step.failed)
+        failed = self._inputs.failures.get(step.step, ())
         stops = np.zeros(len(sequences), np.int8)
         tokens = np.zeros(len(sequences), np.int32)
         positions = plan.sampled_positions.tolist()
         for index, (sequence, position) in enumerate(zip(sequences, positions, strict=True)):
             tokens[index] = self._inputs.blocks.get(sequence, {}).get(position, 0)
-            if sequence in self._inputs.answers:
-                length, reason = self._inputs.answers[sequence]
-                # A failing sample is no token of the answer.
-                due = length if reason is Finish.FAILED else length - 1
-                if self._generated.get(sequence, 0) == due:
-                    stops[index] = reason
+            if sequence in failed:
+                stops[index] = Finish.FAILED
+            elif self._generated.get(sequence, 0) + 1 == self._inputs.answers.get(sequence):
+                stops[index] = Finish.STOP
         return Results(plan.sampling, tokens, stops, self._parents(plan, sequences))
 
     def _parents(self, plan: Plan, sequences: list[Sequence]) -> I32 | None:
@@ -229,5 +227,9 @@ class _Twin:
         return None if np.array_equal(parents, plan.sampling) else parents
 
 
-def _without_stops(commit: Commit) -> Commit:
-    return msgspec.structs.replace(commit, stops=(), parents=())
+def _heard(commit: Commit) -> Commit:
+    """Without what the core does not listen to where it discards the result, and what else shows in its decisions: where answers
+    stopped, and whose history each hypothesis goes on with. It listens to every failure.
+    """
+    failures = tuple(stop for stop in commit.stops if stop[1] == Finish.FAILED)
+    return msgspec.structs.replace(commit, stops=failures, parents=())

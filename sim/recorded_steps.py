@@ -30,8 +30,8 @@ class RecordedStep(Struct, frozen=True):
 class _Steps(Rerun):
     """Gathers steps while the calls are made again."""
 
-    def __init__(self, config: CoreConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: CoreConfig, hash_block_tokens: int) -> None:
+        super().__init__(config, hash_block_tokens)
         self.steps: list[RecordedStep] = []
         self._planned: dict[int, tuple[StepWork, int]] = {}
         self._now = 0

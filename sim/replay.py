@@ -4,48 +4,33 @@ Knows no flags and prints nothing.
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from pathlib import Path
-
-import numpy as np
-from msgspec.structs import replace
-from numpy.typing import NDArray
 
 from engine.core.allocator import Allocator
 from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig, SwapCosts
 from engine.core.errors import TraceError
 from engine.core.scheduler import Scheduler
 from sim.block_table import load_block_table
-from sim.config import ReplayConfig, config_hash
+from sim.config import ReplayConfig
 from sim.contiguous import Contiguous
 from sim.cost import CostModel, prefill_work
 from sim.hardware import find_hardware
-from sim.hindsight import hindsight, totals_of
-from sim.ledger import Ledger, State
 from sim.models import find_model
 from sim.pool import pool_budget
 from sim.pricing import load_source, make_cost
-from sim.report.biases import biases
+from sim.recorder import Recording, check_recording, recorded
 from sim.report.figures import (
-    Batch,
-    Cost,
-    Counts,
-    Distributions,
-    Lengths,
-    Memory,
     ReplayReport,
     Resolved,
-    Series,
-    Throughput,
-    TraceSummary,
 )
-from sim.report.findings import findings
+from sim.report.summary import summarise
 from sim.roofline import Efficiency
 from sim.router import make_router
 from sim.twin import Fleet, Run, SwapPath, run_twin
 from traces.formats import Trace
 from traces.schema import TraceRequest
 from traces.shaping import hash_block_tokens, shaped
-from traces.stats import SHARES, quantiles, spread
 
 Watch = Callable[[Iterable[TraceRequest]], Iterable[TraceRequest]]
 """Sees the requests as they are read, and passes them on."""
@@ -130,6 +115,7 @@ def simulate(
     hash_block_tokens: int,
     on_start: Callable[[Fleet], None] | None = None,
     until_ns: int | None = None,
+    recording: Recording | None = None,
 ) -> Run:
     """Runs requests, as they are, through the machine: what `replay` reports on.
 
@@ -139,6 +125,11 @@ def simulate(
         hash_block_tokens: What their hash ids cover; 0 where there are none.
         on_start: Sees the fleet before the clock runs.
         until_ns: Stop there, instead of where the settings say.
+        recording: Where one replica's calls go; it takes its steps one by one then.
+
+    Raises:
+        ConfigError: the recording cannot be written, or there is nothing such to record.
+        TraceError: from `requests`.
     """
     settings = resolved.settings
     cost = make_cost(resolved)
@@ -149,21 +140,29 @@ def simulate(
     core = core_config(resolved, cost)
     if until_ns is None and settings.until_s is not None:
         until_ns = round(settings.until_s * 1e9)
-    return run_twin(
-        requests,
-        [Scheduler(core, _memory_of(resolved)) for _ in range(settings.replicas)],
-        cost,
-        router=make_router(settings.router),
-        num_sequences=settings.beam_width or settings.num_sequences,
-        beam_seed=settings.shaping.seed if settings.beam_width is not None else None,
-        hash_block_tokens=hash_block_tokens,
-        swap=swap,
-        until_ns=until_ns,
-        on_start=on_start,
-    )
+    schedulers = [Scheduler(core, memory_of(resolved)) for _ in range(settings.replicas)]
+    with ExitStack() as stack:
+        if recording is not None:
+            check_recording(recording, settings)
+            model = f"{resolved.model.name}, simulated on {resolved.hardware.name}"
+            schedulers[recording.replica] = stack.enter_context(
+                recorded(recording.path, core, model, hash_block_tokens)
+            )
+        return run_twin(
+            requests,
+            schedulers,
+            cost,
+            router=make_router(settings.router),
+            num_sequences=settings.beam_width or settings.num_sequences,
+            beam_seed=settings.shaping.seed if settings.beam_width is not None else None,
+            hash_block_tokens=hash_block_tokens,
+            swap=swap,
+            until_ns=until_ns,
+            on_start=on_start,
+        )
 
 
-def _memory_of(resolved: Resolved) -> Allocator | None:
+def memory_of(resolved: Resolved) -> Allocator | None:
     """An allocator to compare with; None for the engine's own."""
     settings = resolved.settings
     if settings.allocator == "paged":
@@ -184,9 +183,12 @@ def replay(trace: Trace, resolved: Resolved, watch: Watch | None = None) -> Repl
 
 
 def replay_in_full(
-    trace: Trace, resolved: Resolved, watch: Watch | None = None
+    trace: Trace,
+    resolved: Resolved,
+    watch: Watch | None = None,
+    recording: Recording | None = None,
 ) -> tuple[ReplayReport, Run]:
-    """As `replay`, and the run itself, for whoever looks at single requests.
+    """As `replay`, and the run itself, for whoever looks at single requests; on the way it is recorded where asked for.
 
     Raises:
         TraceError: as `replay`.
@@ -197,62 +199,10 @@ def replay_in_full(
     if watch is not None:
         requests = watch(requests)
     block_tokens = hash_block_tokens(trace, settings.shaping)
-    run = simulate(requests, resolved, block_tokens)
-    ledger = run.ledger
-    if not len(ledger):
+    run = simulate(requests, resolved, block_tokens, recording=recording)
+    if not len(run.ledger):
         raise no_requests(trace)
-    latencies = ledger.latencies()
-    report = ReplayReport(
-        config_sha256=config_hash(resolved),
-        config=resolved,
-        trace=_trace_summary(trace, ledger),
-        requests=_counts(ledger, run.num_held_back),
-        throughput=_throughput(run),
-        batch=_batch(run),
-        memory=_memory(run, resolved),
-        over_time=_series(run, resolved),
-        ttft_ms=spread(latencies.ttft_ms),
-        tpot_ms=spread(latencies.tpot_ms),
-        e2e_ms=spread(latencies.e2e_ms),
-        distributions=Distributions(
-            share=list(SHARES),
-            ttft_ms=quantiles(latencies.ttft_ms),
-            tpot_ms=quantiles(latencies.tpot_ms),
-            e2e_ms=quantiles(latencies.e2e_ms),
-        ),
-        lengths=_lengths(ledger),
-        cost=_cost(_throughput(run), resolved),
-        biases=biases(resolved, trace.format, block_tokens),
-    )
-    return replace(report, findings=findings(report)), run
-
-
-def _cost(speed: Throughput, resolved: Resolved) -> Cost | None:
-    price = resolved.hardware.usd_per_hour
-    if price is None:
-        return None
-    devices = resolved.settings.replicas * resolved.settings.tensor_parallel
-    spent = price * devices * speed.simulated_s / 3600
-    output = speed.output_tokens
-    tokens = output + speed.prompt_tokens
-    return Cost(
-        usd_per_hour=price * devices,
-        usd_per_million_output_tokens=1e6 * spent / output if output else None,
-        usd_per_million_tokens=1e6 * spent / tokens if tokens else None,
-        devices=devices,
-        usd_per_device_hour=price,
-        price_date=resolved.hardware.price_date,
-        price_source=resolved.hardware.price_source,
-    )
-
-
-def _lengths(ledger: Ledger) -> Lengths:
-    prompts, outputs = ledger.done_lengths()
-    return Lengths(
-        prompt_tokens=spread(prompts),
-        output_tokens=spread(outputs),
-        total_tokens=spread(prompts + outputs),
-    )
+    return summarise(trace, run, resolved), run
 
 
 def no_requests(trace: Trace) -> TraceError:
@@ -264,136 +214,3 @@ def no_requests(trace: Trace) -> TraceError:
         f"none of the trace's {sum(trace.bad_counts.values())} rows can be used: {first.message}"
     )
     return TraceError(message, file=trace.name, line=first.line)
-
-
-def _trace_summary(trace: Trace, ledger: Ledger) -> TraceSummary:
-    first, last = ledger.arrival_ns[0], ledger.arrival_ns[-1]
-    return TraceSummary(
-        name=Path(trace.name).name,
-        format=trace.format,
-        sha256=trace.digest,
-        rows=trace.num_requests + sum(trace.bad_counts.values()),
-        requests=trace.num_requests,
-        bad=trace.bad_counts,
-        bad_rows=trace.bad_rows,
-        first_arrival_s=first / 1e9,
-        last_arrival_s=last / 1e9,
-        span_s=(last - first) / 1e9,
-    )
-
-
-def _counts(ledger: Ledger, num_held_back: int) -> Counts:
-    return Counts(
-        submitted=len(ledger),
-        done=ledger.count(State.DONE),
-        rejected=ledger.rejections,
-        failed=ledger.count(State.FAILED),
-        unfinished=ledger.count(State.OPEN),
-        never_sent=num_held_back,
-    )
-
-
-def _throughput(run: Run) -> Throughput:
-    end_ns, replicas = run.replicas[0].timeline.end_ns, run.replicas
-    prompt_tokens = run.ledger.done_prompt_tokens()
-    output_tokens = sum(r.num_output_tokens for r in replicas)
-
-    def rate(count: int) -> float:
-        return count * 1e9 / end_ns if end_ns else 0.0
-
-    return Throughput(
-        simulated_s=end_ns / 1e9,
-        busy_share=totals_of(run).busy / (end_ns * len(replicas)) if end_ns else 0.0,
-        steps=sum(r.num_steps for r in replicas),
-        plans=sum(r.num_plans for r in replicas),
-        prompt_tokens=prompt_tokens,
-        output_tokens=output_tokens,
-        computed_tokens=sum(r.num_step_tokens for r in replicas),
-        requests_per_s=rate(run.ledger.count(State.DONE)),
-        prompt_tokens_per_s=rate(prompt_tokens),
-        output_tokens_per_s=rate(output_tokens),
-    )
-
-
-def _batch(run: Run) -> Batch:
-    preempted = [r.preempted_ns[0] for r in run.replicas if r.preempted_ns]
-    end_ns = max(1, run.replicas[0].timeline.end_ns)
-    totals = totals_of(run)
-    return Batch(
-        max=max(r.max_batch for r in run.replicas),
-        mean_running=totals.running / end_ns,
-        mean_waiting=totals.waiting / end_ns,
-        preemptions=sum(r.scheduler.num_preemptions for r in run.replicas),
-        first_preemption_s=min(preempted) / 1e9 if preempted else None,
-        swaps=sum(r.scheduler.num_swaps for r in run.replicas),
-        link_busy_share=(
-            sum(link.busy_ns for link in run.links) / (2 * end_ns * len(run.links))
-            if run.links
-            else None
-        ),
-    )
-
-
-def _memory(run: Run, resolved: Resolved) -> Memory:
-    settings, pool_blocks = resolved.settings, resolved.pool.num_blocks
-    block_size = settings.block_size
-    pool_tokens = pool_blocks * block_size * len(run.replicas)
-    end_ns = max(1, run.replicas[0].timeline.end_ns)
-    totals = totals_of(run)
-    allocated = totals.held_blocks * block_size
-    cached = totals.cached_blocks * block_size
-    queries = sum(r.scheduler.prefix_queries_tokens for r in run.replicas)
-    hits = sum(r.scheduler.prefix_hits_tokens for r in run.replicas)
-    peak = max(range(len(run.replicas)), key=lambda i: run.replicas[i].max_held_blocks)
-    return Memory(
-        block_size=block_size,
-        pool_blocks=pool_blocks,
-        pool_tokens=pool_tokens,
-        peak_blocks=run.replicas[peak].max_held_blocks,
-        peak_s=run.replicas[peak].peak_ns / 1e9,
-        peak_replica=peak,
-        mean_used_tokens=totals.used_tokens / end_ns,
-        mean_unused_tokens=(allocated - totals.used_tokens) / end_ns,
-        mean_cached_tokens=cached / end_ns,
-        mean_free_tokens=pool_tokens - (allocated + cached) / end_ns,
-        used_share_of_allocated=totals.used_tokens / allocated if allocated else None,
-        unused_tokens_per_sequence=(
-            (allocated - totals.used_tokens) / totals.running
-            if totals.running and settings.allocator == "paged"
-            else None
-        ),
-        half_block_tokens=block_size / 2,
-        hindsight=hindsight(run, resolved, totals),
-        prefix_queries_tokens=queries,
-        prefix_hits_tokens=hits,
-        prefix_hit_share=hits / queries if queries else None,
-    )
-
-
-def _series(run: Run, resolved: Resolved) -> Series:
-    parts = [r.timeline.means() for r in run.replicas]
-    ends = parts[0][0]
-    means = sum((values for _, values in parts[1:]), parts[0][1])
-    held, cached, used, running, waiting, busy = means
-    block_size = resolved.settings.block_size
-    allocated, kept = held * block_size, cached * block_size
-    pool = resolved.pool.num_blocks * block_size * len(parts)
-    return Series(
-        end_s=(ends / 1e9).tolist(),
-        used_tokens=used.tolist(),
-        unused_tokens=(allocated - used).tolist(),
-        cached_tokens=kept.tolist(),
-        free_tokens=(pool - allocated - kept).tolist(),
-        running=running.tolist(),
-        waiting=waiting.tolist(),
-        busy=(busy / len(parts)).tolist(),
-        preemptions=_binned(run, ends),
-    )
-
-
-def _binned(run: Run, ends: NDArray[np.int64]) -> list[int]:
-    """Preemptions in each bin."""
-    times = np.concatenate([np.frombuffer(r.preempted_ns, np.int64) for r in run.replicas])
-    places = np.minimum(ends.searchsorted(times), max(0, len(ends) - 1))
-    counts: list[int] = np.bincount(places, minlength=len(ends)).tolist()
-    return counts

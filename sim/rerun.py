@@ -34,8 +34,11 @@ class Inputs(Struct):
     """When each transfer began, ended and was taken in, and whether it failed."""
     wakes: list[int] = []
     """Boundaries that followed an input and no step."""
-    answers: dict[Sequence, tuple[int, Finish]] = {}
-    """(generated tokens, reason), where a stop or a failure of the model ended a sequence."""
+    answers: dict[Sequence, int] = {}
+    """Generated tokens of the sequences that a stop ended."""
+    failures: dict[int, set[Sequence]] = {}
+    """By step: whose sample failed. By step and not by length, since the core listens also where it discards the result, and what
+    was sampled once and discarded is sampled again, with other luck."""
     blocks: dict[Sequence, dict[int, int]] = {}
     """What the model said, as far as the core can tell: position to id, of generated tokens that completed a block."""
     parents: dict[Sequence, dict[int, int]] = {}
@@ -52,7 +55,7 @@ def check_journal(path: Path) -> tuple[Inputs, Verdict]:
     return replay.inputs, verdict
 
 
-def follow(path: Path, start: Callable[[CoreConfig], R]) -> tuple[R, Verdict]:
+def follow(path: Path, start: Callable[[CoreConfig, int], R]) -> tuple[R, Verdict]:
     """Makes the recorded calls again, up to the first that has another answer; who made them, and the verdict.
 
     Raises:
@@ -60,7 +63,7 @@ def follow(path: Path, start: Callable[[CoreConfig], R]) -> tuple[R, Verdict]:
     """
     comparison = Comparison()
     with RecordingReader(path) as reader:
-        replay = start(reader.header.config)
+        replay = start(reader.header.config, reader.header.hash_block_tokens)
         for entry in reader.entries():
             try:
                 call = replay.make(entry.call)
@@ -75,8 +78,8 @@ def follow(path: Path, start: Callable[[CoreConfig], R]) -> tuple[R, Verdict]:
 class _Journal(Rerun):
     """A fresh core, to which recorded calls are made, and what the twin is to be told of them."""
 
-    def __init__(self, config: CoreConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: CoreConfig, hash_block_tokens: int) -> None:
+        super().__init__(config, hash_block_tokens)
         self.inputs = Inputs()
         self._generated: dict[Sequence, int] = {}
         self._last_commit = -1
@@ -111,6 +114,9 @@ class _Journal(Rerun):
         if call.failed is not None:
             return
         sampling, positions = plan.sampling.tolist(), plan.sampled_positions.tolist()
+        failed = {sequences[sampling[at]] for at, reason in call.stops if reason == Finish.FAILED}
+        if failed:
+            self.inputs.failures[call.step] = failed
         for index, name in call.blocks:
             known = self.inputs.blocks.setdefault(sequences[sampling[index]], {})
             known[positions[index]] = name
@@ -127,5 +133,5 @@ class _Journal(Rerun):
             self._generated[sequence] = self._generated.get(sequence, 0) + 1
         for row, reason in zip(outcome.ended_rows.tolist(), outcome.reasons.tolist(), strict=True):
             generated = self._generated.pop(sequences[row], 0)
-            if reason != Finish.LENGTH:
-                self.inputs.answers[sequences[row]] = (generated, Finish(reason))
+            if reason == Finish.STOP:
+                self.inputs.answers[sequences[row]] = generated

@@ -4,32 +4,20 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec.structs import asdict
+
+from traces.flags import FiguresPath, Limit, ShapingFlags, Strict, TracePath
+from traces.spread import spread
 
 LRU_BLOCKS = "1000,5000,10000,30000,50000,100000"
 
 app = typer.Typer(no_args_is_help=True, help="Look at traces, convert them, make them.")
 
-TracePath = Annotated[
-    Path,
-    typer.Argument(
-        metavar="TRACE",
-        help="CSV, JSON lines or Parquet; plain or gzip; the format is recognised by content.",
-        show_default=False,
-    ),
-]
 OutPath = Annotated[
     Path,
     typer.Argument(
         metavar="OUT", help="A name that ends in .jsonl, .jsonl.gz or .parquet.", show_default=False
     ),
-]
-Strict = Annotated[bool, typer.Option("--strict", help="Refuse a trace with a bad row.")]
-Json = Annotated[Path | None, typer.Option(help="Write every figure to FILE.", metavar="FILE")]
-Seed = Annotated[int, typer.Option(help="Of whatever is drawn.")]
-Limit = Annotated[int | None, typer.Option(help="Only the first N requests.", metavar="N")]
-ArrivalSpec = Annotated[
-    str | None,
-    typer.Option(help="poisson:RATE, gamma:RATE:CV, weibull:RATE:CV, every:SECONDS or at-once."),
 ]
 
 
@@ -42,17 +30,17 @@ def stats(
     ] = LRU_BLOCKS,
     limit: Limit = None,
     strict: Strict = False,
-    json: Json = None,
+    json: FiguresPath = None,
 ) -> None:
     """Print lengths, arrivals, sessions and ideal prefix reuse of a trace, or of a ServeGen recording of clients."""
     from rich.console import Console
 
     from traces.figures import write_figures
-    from traces.inspect import inspect_trace
+    from traces.survey import survey_trace
     from traces.terminal import exit_on_error, with_progress
 
     with exit_on_error():
-        found = inspect_trace(
+        found = survey_trace(
             trace,
             lru=lru,
             limit=limit,
@@ -65,23 +53,12 @@ def stats(
 
 
 @app.command()
+@spread
 def convert(
     trace: TracePath,
     out: OutPath,
     *,
-    limit: Limit = None,
-    arrivals: ArrivalSpec = None,
-    open_loop: Annotated[
-        bool, typer.Option("--open-loop", help="Send requests of sessions at their recorded times.")
-    ] = False,
-    rate_scale: Annotated[
-        float, typer.Option(help="So many times the requests in the same span.")
-    ] = 1.0,
-    time_scale: Annotated[float, typer.Option(help="Arrivals so many times as far apart.")] = 1.0,
-    system_tokens: Annotated[
-        int, typer.Option(help="Tokens of a prompt that is put before every request.")
-    ] = 0,
-    seed: Seed = 0,
+    shaping: ShapingFlags,
     strict: Strict = False,
 ) -> None:
     """Write a trace of any format in Kilburn's own, on the way changing its arrivals, rate or length."""
@@ -95,22 +72,14 @@ def convert(
     from traces.write import write_trace
 
     with exit_on_error():
-        shaping = build_shaping(
-            limit=limit,
-            arrivals=arrivals,
-            open_loop=open_loop,
-            rate_scale=rate_scale,
-            time_scale=time_scale,
-            system_tokens=system_tokens,
-            seed=seed,
-        )
+        wanted = build_shaping(**asdict(shaping))
         source = open_trace(trace, strict=strict)
         header = NativeHeader(
             hash_block_tokens=source.hash_block_tokens
-            or (SYSTEM_BLOCK_TOKENS if system_tokens else 0),
-            has_arrivals=source.has_arrivals or arrivals is not None,
+            or (SYSTEM_BLOCK_TOKENS if wanted.system_tokens else 0),
+            has_arrivals=source.has_arrivals or wanted.arrivals is not None,
         )
-        requests = shaped(source, shaping, times_needed=False)
+        requests = shaped(source, wanted, times_needed=False)
         count = write_trace(header, with_progress(requests, "wrote"), out)
     console = Console(highlight=False)
     num_bad = sum(source.bad_counts.values())
@@ -126,7 +95,12 @@ def synth(
     num: Annotated[
         int | None, typer.Option(help="How many requests, or sessions.", show_default=False)
     ] = None,
-    arrivals: ArrivalSpec = None,
+    arrivals: Annotated[
+        str | None,
+        typer.Option(
+            help="poisson:RATE, gamma:RATE:CV, weibull:RATE:CV, every:SECONDS or at-once."
+        ),
+    ] = None,
     prompt: Annotated[
         str,
         typer.Option(
@@ -166,7 +140,7 @@ def synth(
         float | None,
         typer.Option(help="Of the recording of clients: scale to so many requests a second."),
     ] = None,
-    seed: Seed = 0,
+    seed: Annotated[int, typer.Option(help="Of whatever is drawn.")] = 0,
 ) -> None:
     """Make a trace: independent requests, conversations, or a mix of API clients."""
     from rich.console import Console

@@ -195,7 +195,7 @@ def _recording(head: bytes, name: str) -> tuple[Callable[[Lines], Iterator[Row]]
         raise TraceError(message, file=name, line=1)
     return lambda lines: read_recording(lines, header), {
         "kind": "recording",
-        "hash_block_tokens": header.config.memory.block_size,
+        "hash_block_tokens": header.hash_block_tokens or header.config.memory.block_size,
     }
 
 

@@ -48,7 +48,7 @@ class _Counting(Rerun):
     """Makes recorded calls again and counts what comes of each request."""
 
     def __init__(self, header: Header) -> None:
-        super().__init__(header.config)
+        super().__init__(header.config, header.hash_block_tokens)
         self.scheduler.keep_log(keep=False)
         self.waiting: deque[_Pending] = deque()
         """In order of arrival."""

@@ -46,6 +46,10 @@ class Header(Struct, frozen=True, tag="kilburn-recording", kw_only=True):
     config_hash: str
     """SHA-256 of the config's JSON, 16 hex digits."""
     has_tokens: bool
+    hash_block_tokens: int = 0
+    """Prompt tokens that each id of content stands for, where a replay of a trace was recorded: the trace's own ids, and
+    generated tokens have none. 0: an id stands for a block of the pool, and generated tokens go on with the prompt.
+    """
 
 
 class _Stamp(Struct, tag="kilburn-recording"):

@@ -34,7 +34,7 @@ _LOG = logging.getLogger(__name__)
 class RecordingWriter:
     """Writes a recording in a thread of its own, so that a slow disk never holds up whoever calls.
 
-    When writing fails, or the disk falls behind by more than a bound, recording ends there: that is logged once, `failure` says why,
+    When writing fails, or the disk falls behind by more than a bound and nobody may wait for it, recording ends there: that is logged once, `failure` says why,
     and later calls do nothing. Implements the live engine's recorder.
     """
 
@@ -45,7 +45,9 @@ class RecordingWriter:
         config: CoreConfig,
         model: str,
         record_tokens: bool = False,
+        hash_block_tokens: int = 0,
         most_pending_bytes: int = 1 << 26,
+        waits: bool = False,
     ) -> None:
         """Creates the file and writes its header.
 
@@ -54,7 +56,9 @@ class RecordingWriter:
             config: of the core that is recorded.
             model: its name.
             record_tokens: keep prompts and sampled tokens, which are the clients' content.
+            hash_block_tokens: as in `Header`.
             most_pending_bytes: how far the disk may fall behind.
+            waits: for the disk, where it has fallen so far behind, instead of ending the recording.
 
         Raises:
             ConfigError: the file cannot be created.
@@ -68,7 +72,8 @@ class RecordingWriter:
         self._num_calls = 0
         self._pending = 0
         self._most_pending = most_pending_bytes
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
+        self._waits = waits
         self._chunks: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._closed = False
         self._deflate = zlib.compressobj(6, zlib.DEFLATED, _GZIP) if path.suffix == ".gz" else None
@@ -83,6 +88,7 @@ class RecordingWriter:
                 config=config,
                 config_hash=config_hash(config),
                 has_tokens=record_tokens,
+                hash_block_tokens=hash_block_tokens,
             )
         )
         self._thread = threading.Thread(target=self._write, name="kilburn-recording", daemon=True)
@@ -130,13 +136,18 @@ class RecordingWriter:
 
     def _flush(self) -> None:
         with self._lock:
+            if self._waits:
+                self._lock.wait_for(self._has_room)
             self._pending += len(self._buffer)
-            late = self._pending > self._most_pending
+            late = self._pending > self._most_pending and not self._waits
         if late:
             self._fail("the disk cannot keep up")
             return
         self._chunks.put(bytes(self._buffer))
         self._buffer.clear()
+
+    def _has_room(self) -> bool:
+        return self._pending <= self._most_pending or self.failure is not None
 
     def _write(self) -> None:
         """The thread: writes chunks until told to end; after a failure it only takes them away."""
@@ -144,6 +155,7 @@ class RecordingWriter:
             while (chunk := self._chunks.get()) is not None:
                 with self._lock:
                     self._pending -= len(chunk)
+                    self._lock.notify()
                 self._write_through(chunk, last=False)
             self._write_through(b"", last=True)
 

@@ -13,7 +13,7 @@ from engine.core import journal
 from engine.core.aliases import PlainAliases, replayed_tokens
 from engine.core.arrays import I32
 from engine.core.config import CoreConfig
-from engine.core.content import TokenContent
+from engine.core.content import Content, TokenContent, TraceContent
 from engine.core.ids import RequestId, TimeNs
 from engine.core.journal import Abort, Call, Commit, Expire, Schedule, Submit, Transferred
 from engine.core.log import Record
@@ -52,10 +52,12 @@ class Rows:
 class Rerun:
     """A fresh core, to which recorded calls are made. Subclasses are told of what passes."""
 
-    def __init__(self, config: CoreConfig) -> None:
+    def __init__(self, config: CoreConfig, hash_block_tokens: int = 0) -> None:
+        """Both as the recording's header has them."""
         self.scheduler = Scheduler(config)
         self.moving: dict[int, Transfer] = {}
         self._block_size = config.memory.block_size
+        self._hash_block_tokens = hash_block_tokens
         self._aliases = PlainAliases(config.memory.block_size)
         self._open: deque[Plan] = deque()
         self._rows = Rows()
@@ -109,9 +111,11 @@ class Rerun:
         """`plan` was committed; `sequences` names the rows that it sampled."""
 
     def request(self, call: Submit) -> Request:
-        """The recorded request, with tokens that stand for its content."""
-        content = None
-        if call.content is not None:
+        """The recorded request, with tokens that stand for its content, or with the ids of its trace."""
+        content: Content | None = None
+        if call.content is not None and self._hash_block_tokens:
+            content = TraceContent(np.array(call.content, np.int64), self._hash_block_tokens)
+        elif call.content is not None:
             tokens = replayed_tokens(call.num_prompt, self._block_size, call.content)
             content = TokenContent(tokens)
         return Request(

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from engine.core.arrays import I32
-from engine.core.content import TokenContent
+from engine.core.content import TokenContent, TraceContent
 from engine.core.ids import RequestId
 from engine.core.plan import Request
 
@@ -123,7 +123,10 @@ class DenseAliases:
 
 
 class PlainAliases:
-    """For a replay, whose tokens are ids already: the last of each block is the block's id. Names are numbers."""
+    """For a replay, whose tokens are ids already: the last of each block is the block's id. Names are numbers.
+
+    A trace's block hashes stand for prompts as they are.
+    """
 
     def __init__(self, block_size: int) -> None:
         self._size = block_size
@@ -132,6 +135,8 @@ class PlainAliases:
 
     def prompt(self, request: Request) -> tuple[int, ...] | None:
         """See `Aliases`."""
+        if isinstance(request.content, TraceContent):
+            return tuple(request.content.ids.tolist())
         if not isinstance(request.content, TokenContent):
             return None
         self._prompts.add(request.id)

@@ -73,8 +73,6 @@ class Commits:
                 positions[heard],
                 tokens[heard],
             )
-        if results.parents is not None:
-            self._move(plan.step, rows, sampling, results.parents)
         ended, reasons = NO_ROWS, stops[:0]
         if stops.any() or len(entry.finishing):
             good = stops != Finish.FAILED
@@ -84,6 +82,8 @@ class Commits:
             ends = reasons != Finish.NONE
             ended, reasons = rows[ends], reasons[ends]
             rows, positions, tokens = rows[good], positions[good], tokens[good]
+        if results.parents is not None:
+            self._move(plan.step, rows, sampling, results.parents)
         if len(rows):
             self._book.memory.accept(rows, positions, tokens)
         if rows is plan.rows:
@@ -92,10 +92,10 @@ class Commits:
         requests = book.table.request[rows]
         return self._outcome(plan, rows, requests, tokens, counts, ended, reasons)
 
-    def _move(self, step: int, heard: I32, sampling: I32, parents: I32) -> None:
-        """Hypotheses whose results count go on with their parents' histories, one beam after the other."""
+    def _move(self, step: int, accepted: I32, sampling: I32, parents: I32) -> None:
+        """Hypotheses whose results are accepted go on with their parents' histories, one beam after the other."""
         requests = self._book.table.request[sampling].tolist()
-        kept = set(heard.tolist())
+        kept = set(accepted.tolist())
         beams: dict[int, list[tuple[int, int]]] = {}
         for request, row, parent in zip(requests, sampling.tolist(), parents.tolist(), strict=True):
             if row != parent and row in kept:

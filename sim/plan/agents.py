@@ -3,10 +3,10 @@
 from msgspec.structs import replace
 
 from sim.plan.desk import Inquiry, Job, sure
-from sim.plan.machines import degrees_of, machine_of, reason_alone
+from sim.plan.machines import degrees_of, machine_name, machine_of, reason_alone
 from sim.plan.points import Price, cost_of, point_of
 from sim.plan.question import Question
-from sim.plan.result import Reason
+from sim.plan.result import PlanTrace, Reason
 from sim.plan.search import greatest
 from sim.plan.seek import seek
 from sim.plan.sized import Sized, new_candidate
@@ -14,7 +14,7 @@ from sim.plan.trial import Outcome
 from sim.report.figures import Resolved
 
 
-def size_users(question: Question, hardware: str, price: Price) -> Inquiry[Sized]:
+def size_users(question: Question, hardware: str, price: Price, trace: PlanTrace) -> Inquiry[Sized]:
     """The candidate, without reseeding and sensitivity."""
     reason = Reason(code="no_fit", message="")
     machine: Resolved | None = None
@@ -28,18 +28,12 @@ def size_users(question: Question, hardware: str, price: Price) -> Inquiry[Sized
         [result] = yield [question.users(machine, 1)]
         single = sure(result)
         assert single is not None
-        missing = reason_alone(single, machine_name(machine), "one user")
+        missing = reason_alone(single, machine, trace, "one user")
         if missing is None:
             return (yield from _most(question, machine, price, single))
         reason = missing
     candidate = new_candidate(hardware, machine, price, single)
     return Sized(replace(candidate, reasons=[reason]), machine, single)
-
-
-def machine_name(machine: Resolved) -> str:
-    """`H100`, `2 x H100` where a replica is spread over two."""
-    degree = machine.settings.tensor_parallel
-    return f"{degree} x {machine.hardware.name}" if degree > 1 else machine.hardware.name
 
 
 def _most(question: Question, machine: Resolved, price: Price, single: Outcome) -> Inquiry[Sized]:

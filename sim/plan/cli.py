@@ -9,21 +9,19 @@ from typing import Annotated
 
 import typer
 
-from sim.sweep.options import (
+from sim.flags import (
     HARDWARE,
     MACHINE,
-    MODELS,
-    OUTPUT,
-    WORKLOAD,
     BlockTable,
-    CsvPath,
     HardwareFile,
-    Json,
+    Model,
+    PagePath,
+    ResultPath,
     Settings,
-    Strict,
-    TracePath,
+    TablePath,
     WorkerCount,
 )
+from traces.flags import OUTPUT, WORKLOAD, Seed, Strict, TracePath
 
 SEARCH = "Search"
 
@@ -40,13 +38,7 @@ def plan(
             show_default=False,
         ),
     ],
-    model: Annotated[
-        str,
-        typer.Option(
-            help=f"{MODELS}, or the path of a Hugging Face config.json.",
-            rich_help_panel=MACHINE,
-        ),
-    ] = "Llama-3.1-8B",
+    model: Model = "Llama-3.1-8B",
     hardware: Annotated[
         str,
         typer.Option(
@@ -80,7 +72,7 @@ def plan(
             rich_help_panel=WORKLOAD,
         ),
     ] = False,
-    seed: Annotated[int, typer.Option(help="Of whatever is drawn.", rich_help_panel=WORKLOAD)] = 0,
+    seed: Seed = 0,
     strict: Strict = False,
     users: Annotated[
         bool | None,
@@ -106,7 +98,7 @@ def plan(
         ),
     ] = 7200.0,
     window_s: Annotated[
-        float, typer.Option(min=1, help="Of ideal autoscaling.", rich_help_panel=SEARCH)
+        float, typer.Option(min=1, help="Of the figure by windows.", rich_help_panel=SEARCH)
     ] = 60.0,
     seeds: Annotated[
         int,
@@ -118,39 +110,38 @@ def plan(
         bool, typer.Option(help="Change one setting at a time.", rich_help_panel=SEARCH)
     ] = True,
     autoscaling: Annotated[
-        bool, typer.Option(help="Bound what scaling over time could save.", rich_help_panel=SEARCH)
+        bool,
+        typer.Option(
+            help="The figure by windows: what scaling over time could come to.",
+            rich_help_panel=SEARCH,
+        ),
     ] = True,
     quick: Annotated[
         bool,
         typer.Option(
             "--quick",
-            help="The answer alone: no redraws, sensitivity or autoscaling.",
+            help="The answer alone: no redraws, sensitivity or windows.",
             rich_help_panel=SEARCH,
         ),
     ] = False,
     out: Annotated[
-        Path,
-        typer.Option(
-            help="Folder of plan.html, plan.json, plan.csv and the simulations, which are not run again.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = Path("kilburn-plan"),
-    workers: WorkerCount = None,
-    json: Json = None,
-    csv: CsvPath = None,
-    html: Annotated[
         Path | None,
         typer.Option(
-            help="Write the report to FILE too, one page that needs nothing else.",
-            metavar="FILE",
+            help="Folder of plan.html, plan.json, plan.csv and the simulations, which are not run again. By default "
+            "kilburn-plan/TRACE-HARDWARE-DIGEST, and simulations for all plans in kilburn-plan/points.",
             rich_help_panel=OUTPUT,
+            show_default=False,
         ),
     ] = None,
+    workers: WorkerCount = None,
+    json: ResultPath = None,
+    csv: TablePath = None,
+    html: PagePath = None,
 ) -> None:
     """Find the fewest replicas and the cheapest hardware that keep promises on a trace, or how many users a machine can serve."""
     from rich.console import Console
 
-    from sim.plan.desk import Desk, cache_folder
+    from sim.plan.desk import Desk
     from sim.plan.planner import describe
     from sim.plan.planner import plan as run
     from sim.plan.points import parse_prices
@@ -163,6 +154,7 @@ def plan(
     from sim.sweep.axes import Files, parse_settings
     from sim.sweep.cache import Cache, write_atomically
     from sim.sweep.digest import file_digest
+    from sim.sweep.folder import folders_of, stem_of
     from sim.sweep.workers import Workers
     from traces.figures import encode_figures
     from traces.outputs import check_outputs
@@ -170,7 +162,7 @@ def plan(
     from traces.terminal import exit_on_error
 
     with exit_on_error():
-        check_outputs(json, csv, html, folder=out)
+        check_outputs(json, csv, html, folder=out or Path("kilburn-plan"))
         base = parse_settings(settings or [])
         base.setdefault("model", model)
         seed = base.setdefault("seed", seed)
@@ -196,25 +188,28 @@ def plan(
         if users is None:
             users = found.sessions > 0 and not found.has_arrivals
         names = [name.strip() for name in hardware.split(",") if name.strip()]
+        prices = parse_prices(price or [], names)
+        asked = question.asked(names, prices, users=users)
+        folder, points = folders_of(out, "kilburn-plan", [stem_of(trace), "+".join(names)], asked)
         try:
             with Workers(workers) as processes, line() as watch:
-                desk = Desk(processes, Cache(cache_folder(out)), watch)
-                prices = parse_prices(price or [], names)
+                desk = Desk(processes, Cache(points), watch)
                 result = run(question, names, prices, desk, found, users=users)
         except KeyboardInterrupt:
-            typer.echo(f"interrupted; what is done is in {out}: run it again to go on", err=True)
+            typer.echo(f"interrupted; what is done is in {points}: run it again to go on", err=True)
             raise typer.Exit(130) from None
         figures, table = encode_figures(result), to_csv(result)
-        for path in (out / "plan.json", json):
+        for path in (folder / "plan.json", json):
             if path is not None:
                 write_atomically(path, figures)
-        for path in (out / "plan.csv", csv):
+        for path in (folder / "plan.csv", csv):
             if path is not None:
                 write_atomically(path, table)
         text = page(document(result, ["plan.json", "plan.csv"])).encode()
-        for path in (out / "plan.html", html):
+        for path in (folder / "plan.html", html):
             if path is not None:
                 write_atomically(path, text)
     Console(highlight=False).print(render(result))
+    typer.echo(f"\nwritten to {folder}: plan.html to read, plan.json and plan.csv for programs")
     if result.best is None:
         raise typer.Exit(1)

@@ -5,7 +5,6 @@ depends on results alone, so the number of workers changes nothing.
 """
 
 from collections.abc import Callable, Generator, Sequence
-from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from engine.core.errors import ConfigError, InvariantError
@@ -28,6 +27,8 @@ class Job(NamedTuple):
     """What is simulated, for people who wait."""
     whole_key: str | None = None
     """Where the run may be given up: the key of the same run without that. A run that was not given up stands for both."""
+    simulates: bool = True
+    """It counts as a simulation."""
 
 
 Jobs = list[Job]
@@ -75,7 +76,9 @@ class Desk:
         """Under way."""
         self._cached = 0
         self.num_jobs = 0
-        """Different simulations that have been asked for."""
+        """Different jobs that have been asked for."""
+        self.num_simulations = 0
+        """Those of them that simulate."""
 
     def run(self, inquiries: Sequence[Inquiry[T]]) -> list[T]:
         """What each inquiry finds, in order.
@@ -108,6 +111,7 @@ class Desk:
         if job.key in self._results or job.key in self._jobs:
             return
         self.num_jobs += 1
+        self.num_simulations += job.simulates
         found = self._cache.get(job.key, job.kind)
         if found is not None:
             self._cached += 1
@@ -156,8 +160,3 @@ class _Asked(Generic[T]):
             self.found = end.value
             self.is_open = False
         return self.is_open
-
-
-def cache_folder(out: Path) -> Path:
-    """Where the simulations of a plan are kept."""
-    return out / "points"

@@ -26,7 +26,7 @@ def findings_of(result: PlanResult) -> list[str]:
     if result.best is None:
         return found
     best = result.candidates[result.best]
-    found += [_load(best), *_frontier(best), *_scaling(best)]
+    found += [_load(best), *_frontier(best), *_bound(best), *_scaling(best)]
     found += _confidence(best)
     found += _sensitivity(best)
     for candidate in result.candidates:
@@ -118,15 +118,31 @@ def _frontier(best: Candidate) -> list[str]:
     ]
 
 
+def _bound(best: Candidate) -> list[str]:
+    bound = best.bound
+    if bound is None or bound.most_saving_share is None:
+        return []
+    price = bound.usd_per_million_output_tokens
+    cheaper = f" or under ${price:.2f} a million output tokens" if price is not None else ""
+    peak = bound.peak_replicas
+    at_once = ""
+    if peak is not None:
+        at_once = f", and {peak:,} {'replica is' if peak == 1 else 'replicas are'} needed at once"
+    return [
+        f"No autoscaler does it in under {bound.replica_hours:.2f} replica-hours{cheaper}, where the answer takes {bound.fixed_replica_hours:.2f}: "
+        f"at most {bound.most_saving_share:.0%} can be saved{at_once}."
+    ]
+
+
 def _scaling(best: Candidate) -> list[str]:
     scaling = best.autoscaling
     if scaling is None:
         return []
     busy = [count for count in scaling.replicas if count]
     return [
-        f"Ideal autoscaling over windows of {scaling.window_s:g} s would take {scaling.replica_hours:.2f} replica-hours instead of "
-        f"{scaling.fixed_replica_hours:.2f} ({scaling.saving_share:.0%} less), between {min(busy, default=0)} and "
-        f"{max(busy, default=0)} replicas: what scaling could save if every window is to keep the promises by itself, not what a real policy would."
+        f"Scaled in windows of {scaling.window_s:g} s that each keep the promises by themselves, it would take {scaling.replica_hours:.2f} "
+        f"replica-hours instead of {scaling.fixed_replica_hours:.2f} ({scaling.saving_share:.0%} less), between {min(busy, default=0)} and "
+        f"{max(busy, default=0)} replicas: no bound, and no real policy either."
     ]
 
 
@@ -136,7 +152,8 @@ def _confidence(best: Candidate) -> list[str]:
         return []
     held = f"The answer holds in {again.holds} of {again.seeds} redraws of the trace"
     if again.holds == again.seeds:
-        return [f"{held}."]
+        sure = f"so few show with 95 % confidence that it does in {again.sure_share:.0%} of all"
+        return [f"{held}; {sure}, or more."]
     is_fleet = best.users is None
     safer = "one replica more" if is_fleet else "a tenth fewer users"
     more = f"{held}; with {safer}, in {again.holds_with_one_more}"
@@ -243,6 +260,7 @@ def assumptions_of(question: Question, sized: Sequence[Sized], *, users: bool) -
         )
     elif question.seeds:
         found.append(
-            "A redraw takes each request as often as a Poisson draw of mean 1 says, copies up to 10 s later, so bursts stay where they were."
+            "A redraw takes each request as often as a Poisson draw of mean 1 says, copies up to 10 s later, so bursts stay where they were; a copy "
+            "shares no block with its original."
         )
     return found

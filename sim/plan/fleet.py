@@ -1,4 +1,4 @@
-"""The fleet question for one kind of hardware: whether it can do it at all, the fewest replicas, the bound with ideal autoscaling. An inquiry."""
+"""The fleet question for one kind of hardware: whether it can do it at all, the fewest replicas, and beside them what no fleet does with less. An inquiry."""
 
 import math
 from itertools import pairwise
@@ -6,11 +6,13 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from sim.plan.bound import BoundFigures
 from sim.plan.desk import Inquiry, Job, sure
+from sim.plan.judge import Populations
 from sim.plan.machines import alone_settings, degrees_of, machine_of, reason_alone
 from sim.plan.points import Price, cost_of, point_of
 from sim.plan.question import Question
-from sim.plan.result import Autoscaling, PlanTrace, Point, Reason
+from sim.plan.result import Autoscaling, LowerBound, PlanTrace, Point, Reason
 from sim.plan.search import fewest
 from sim.plan.seek import seek
 from sim.plan.sized import Sized, new_candidate, with_replicas
@@ -27,7 +29,7 @@ def size_fleet(question: Question, hardware: str, price: Price, trace: PlanTrace
     reason = Reason(code="no_fit", message="")
     machine: Resolved | None = None
     alone: Outcome | None = None
-    degree = 1
+    failed: Resolved | None = None
     for degree in degrees_of(question):
         tried = machine_of(question, hardware, degree, replicas=1)
         if isinstance(tried, Reason):
@@ -35,16 +37,28 @@ def size_fleet(question: Question, hardware: str, price: Price, trace: PlanTrace
             continue
         idle = question.machine(hardware=hardware, tensor_parallel=degree, **alone_settings(trace))
         machine = tried
-        [result] = yield [question.trial(idle)]
+        [result] = yield [question.trial(idle, _most_alone(question, machine))]
         alone = sure(result)
         assert alone is not None
-        name = f"{degree} x {hardware}" if degree > 1 else hardware
-        missing = reason_alone(alone, name, "each request alone")
-        if missing is None:
+        if alone.meets:
             return (yield from _fewest(question, machine, price, alone))
+        failed = idle
+    if machine is not None and failed is not None:
+        [result] = yield [question.trial(failed)]
+        alone = sure(result)
+        assert alone is not None
+        missing = reason_alone(alone, machine, trace, "each request alone")
+        assert missing is not None
         reason = missing
     candidate = new_candidate(hardware, machine, price, alone)
     return Sized(replace(candidate, reasons=[reason]), machine, alone)
+
+
+def _most_alone(question: Question, machine: Resolved) -> Populations | None:
+    """How many requests come alone, where that is known: then a machine that is too slow need not try them all."""
+    shaping = machine.settings.shaping
+    changes = shaping.rate_scale != 1 or shaping.resample or shaping.open_loop
+    return None if changes else question.most
 
 
 def _fewest(question: Question, machine: Resolved, price: Price, alone: Outcome) -> Inquiry[Sized]:
@@ -55,7 +69,13 @@ def _fewest(question: Question, machine: Resolved, price: Price, alone: Outcome)
     def job(size: int, whole: bool) -> Job:
         return question.trial(with_replicas(machine, size), None if whole else question.most)
 
-    found, outcomes = yield from seek(fewest(most), job)
+    figures: BoundFigures | None = None
+    if machine.table is None:
+        [result] = yield [question.bound(machine)]
+        figures = sure(result)
+    bound = _bound_of(figures) if figures is not None else None
+    least = (bound.peak_replicas or 1) if bound is not None else 1
+    found, outcomes = yield from seek(fewest(most, min(least, most)), job)
     points = [
         point_of(outcomes[size], size, size * degree, price.usd_per_hour)
         for size in sorted(outcomes)
@@ -63,11 +83,14 @@ def _fewest(question: Question, machine: Resolved, price: Price, alone: Outcome)
     candidate = replace(
         new_candidate(settings.hardware, machine, price, alone),
         points=points,
+        bound=bound,
         monotone=not found.exceptions,
         exceptions=found.exceptions,
     )
     if found.answer is None:
-        return Sized(replace(candidate, reasons=[_too_many(points[-1], most)]), machine, alone)
+        return Sized(
+            replace(candidate, reasons=[_too_many(points[-1], most, least)]), machine, alone
+        )
     size = found.answer
     candidate = replace(
         candidate,
@@ -76,18 +99,52 @@ def _fewest(question: Question, machine: Resolved, price: Price, alone: Outcome)
         devices=size * degree,
         cost=cost_of(outcomes[size], size * degree, price.usd_per_hour),
     )
+    if bound is not None:
+        candidate = replace(candidate, bound=_beside(bound, outcomes[size], size, degree, price))
     if question.with_autoscaling and size > 1 and not alone.sessions:
         scaling = yield from _autoscaling(question, machine, size, outcomes[size].span_s)
         candidate = replace(candidate, autoscaling=scaling)
     return Sized(candidate, machine, alone)
 
 
-def _too_many(last: Point, most: int) -> Reason:
+def _bound_of(figures: BoundFigures) -> LowerBound:
+    return LowerBound(
+        replica_hours=figures.device_s / 3600,
+        exempt=figures.exempt,
+        peak_replicas=figures.peak,
+        peak_from_s=figures.peak_from_s,
+        peak_to_s=figures.peak_to_s,
+        fixed_replica_hours=None,
+        most_saving_share=None,
+        usd_per_million_output_tokens=None,
+    )
+
+
+def _beside(
+    bound: LowerBound, outcome: Outcome, size: int, degree: int, price: Price
+) -> LowerBound:
+    """The bound beside the answer."""
+    fixed = size * outcome.simulated_s / 3600
+    usd = price.usd_per_hour
+    tokens = outcome.output_tokens
+    return replace(
+        bound,
+        fixed_replica_hours=fixed,
+        most_saving_share=1 - bound.replica_hours / fixed,
+        usd_per_million_output_tokens=(
+            1e6 * bound.replica_hours * degree * usd / tokens
+            if usd is not None and tokens
+            else None
+        ),
+    )
+
+
+def _too_many(last: Point, most: int, least: int) -> Reason:
     late = [clause.name for clause in last.clauses if clause.misses > clause.allowed]
     missed = f"{' and '.join(late)} not kept" if late else "goodput not reached"
-    return Reason(
-        code="replicas", message=f"{most} replicas are not enough ({missed}); raise --max-replicas"
-    )
+    needed = f" to {least} or more" if least > most else ""
+    message = f"{most} replicas are not enough ({missed}); raise --max-replicas{needed}"
+    return Reason(code="replicas", message=message)
 
 
 def _autoscaling(

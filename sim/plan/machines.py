@@ -6,6 +6,7 @@ from typing import Final
 from engine.core.errors import ConfigError
 from sim.plan.question import Question
 from sim.plan.result import PlanTrace, Reason
+from sim.plan.too_slow import explain
 from sim.plan.trial import Outcome
 from sim.report.figures import Resolved
 from sim.sweep.render import show_ms
@@ -13,9 +14,8 @@ from traces.schema import MAX_ARRIVAL_NS
 
 DEGREES: Final = (1, 2, 4, 8)
 """Devices that a replica may be spread over."""
-ALONE_GAP_S: Final = 600
-"""Between requests that are to meet nobody."""
-ALONE_SESSION_GAP_S: Final = 1_000_000
+ALONE_GAP_S: Final = 1_000_000
+"""Between requests, or sessions, that are to meet nobody, however slow the machine."""
 _HINTS: Final = {
     "context_exceeded": "raise it with --set max_context=N, or leave out what it cannot hold with --only-fitting",
     "pool_exceeded": "give it a larger pool: more devices with --set tensor_parallel=N, or kv_dtype=fp8",
@@ -38,10 +38,8 @@ def machine_of(question: Question, hardware: str, degree: int, **more: object) -
 
 def alone_settings(trace: PlanTrace) -> dict[str, object]:
     """What makes every request, or session, of the trace meet an idle machine, once each; of very many the gaps are as long as fit in time."""
-    gap, number = ALONE_GAP_S, trace.requests
-    if trace.sessions:
-        gap, number = ALONE_SESSION_GAP_S, trace.sessions
-    gap = min(gap, MAX_ARRIVAL_NS // 10**9 // max(1, number))
+    number = trace.sessions or trace.requests
+    gap = min(ALONE_GAP_S, MAX_ARRIVAL_NS // 10**9 // max(1, number))
     return {
         "arrivals": f"every:{gap}",
         "replicas": 1,
@@ -52,8 +50,17 @@ def alone_settings(trace: PlanTrace) -> dict[str, object]:
     }
 
 
-def reason_alone(outcome: Outcome, machine: str, whom: str) -> Reason | None:
+def machine_name(machine: Resolved) -> str:
+    """`H100`, `2 x H100` where a replica is spread over two."""
+    degree = machine.settings.tensor_parallel
+    return f"{degree} x {machine.hardware.name}" if degree > 1 else machine.hardware.name
+
+
+def reason_alone(
+    outcome: Outcome, resolved: Resolved, trace: PlanTrace, whom: str
+) -> Reason | None:
     """Why no number of machines will do, where an idle one does not; `whom` it serves: "each request alone", "one user"."""
+    machine = machine_name(resolved)
     if outcome.meets:
         return None
     rejected = sum(outcome.rejected.values())
@@ -72,4 +79,5 @@ def reason_alone(outcome: Outcome, machine: str, whom: str) -> Reason | None:
         for clause in late
     ]
     found = " and ".join(parts) or f"only {outcome.good_share or 0:.1%} keep every limit"
-    return Reason(code="alone", message=f"even with {whom} on an idle {machine}, {found}")
+    why = "".join(f"; {sentence}" for sentence in explain(late, resolved, trace))
+    return Reason(code="alone", message=f"even with {whom} on an idle {machine}, {found}{why}")

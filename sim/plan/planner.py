@@ -46,11 +46,12 @@ def describe(question: Question) -> PlanTrace:
     max_context = settings.max_context or find_model(settings.model).max_context
     source = open_trace(question.trace, strict=question.strict)
     kept = Filter(max_context if question.only_fitting else None)
-    requests, with_tpot, first, last = 0, 0, None, 0
+    requests, with_tpot, longest, first, last = 0, 0, 0, None, 0
     asked = shaped(source, settings.shaping, times_needed=False)
     for row in kept.watch(asked):
         requests += 1
         with_tpot += row.num_output > 1
+        longest = max(longest, row.num_prompt)
         if row.after == ROOT:
             first = row.arrival_ns if first is None else min(first, row.arrival_ns)
             last = max(last, row.arrival_ns)
@@ -65,6 +66,7 @@ def describe(question: Question) -> PlanTrace:
         has_arrivals=source.has_arrivals or settings.shaping.arrivals is not None,
         requests=requests,
         with_tpot=with_tpot,
+        longest_prompt=longest,
         sessions=len(kept.sessions),
         left_out=kept.left_out,
         bad=source.bad_counts,
@@ -113,7 +115,7 @@ def plan(
     if len(set(names)) != len(names):
         raise ConfigError(f"--hardware names {max(names, key=names.count)} twice")
     inquiries = [
-        size_users(question, machine.name, price_of(machine, given))
+        size_users(question, machine.name, price_of(machine, given), trace)
         if users
         else size_fleet(question, machine.name, price_of(machine, given), trace)
         for machine in machines
@@ -145,7 +147,7 @@ def plan(
         trace=trace,
         candidates=candidates,
         best=best,
-        simulations=desk.num_jobs,
+        simulations=desk.num_simulations,
         findings=[],
         assumptions=assumptions_of(question, sized, users=users),
     )

@@ -1,5 +1,6 @@
 """What is asked: a trace, promises, settings. Makes the simulations that inquiries ask for, each with the key of what it depends on."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -7,6 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from engine.core.errors import ConfigError
+from sim.plan.bound import BoundFigures, least
 from sim.plan.desk import Job
 from sim.plan.judge import Populations
 from sim.plan.slo import Slo
@@ -15,7 +17,7 @@ from sim.plan.users import Crowd, run_users
 from sim.plan.windows import WindowCounts, Windows, fewest_by_window
 from sim.report.figures import Resolved
 from sim.sweep.axes import Files, Settings, resolve_settings
-from sim.sweep.digest import key_of
+from sim.sweep.digest import file_digest, key_of
 
 
 class Question(Struct, frozen=True, kw_only=True):
@@ -51,6 +53,21 @@ class Question(Struct, frozen=True, kw_only=True):
         """
         return resolve_settings(self.settings | changes, self.files)
 
+    def asked(
+        self, hardware: Sequence[str], prices: Mapping[str, float], *, users: bool
+    ) -> list[object]:
+        """All that decides the answer, as data.
+
+        Raises:
+            TraceError: a table of the user's own cannot be read.
+        """
+        tables = [file_digest(file) if file is not None else None for file in self.files]
+        return [
+            *(self.trace_sha256, self.slo, self.settings, list(hardware), dict(prices), users),
+            *(self.strict, self.only_fitting, self.max_replicas, self.max_users, self.crowd),
+            *(self.window_s, self.seeds, self.with_sensitivity, self.with_autoscaling, tables),
+        ]
+
     def trial(self, machine: Resolved, most: Populations | None = None) -> Job:
         """The trace on the machine; it may be given up where `most` is known."""
         arguments = (self.slo, self.strict, self.only_fitting)
@@ -72,6 +89,15 @@ class Question(Struct, frozen=True, kw_only=True):
         key = key_of("users", self.trace_sha256, _plain(machine), *arguments)
         label = f"{users} users on {name_of(machine)}"
         return Job(key, Outcome, run_users, (self.trace, machine, *arguments), label)
+
+    def bound(self, machine: Resolved) -> Job:
+        """What no fleet of such machines does with less."""
+        arguments = (self.slo, self.strict, self.only_fitting)
+        key = key_of("bound", self.trace_sha256, _plain(machine), *arguments)
+        label = f"the least work on {machine.hardware.name}"
+        return Job(
+            key, BoundFigures, least, (self.trace, machine, *arguments), label, simulates=False
+        )
 
     def windows(self, machine: Resolved, windows: Windows) -> Job:
         """The fewest replicas of the machine in each of these windows."""

@@ -12,7 +12,7 @@ from sim.plan.trial import Outcome
 from sim.sweep.workers import Failure
 
 CONFIDENT = 0.95
-"""Share of the draws in which an answer must hold to be suggested."""
+"""Share of the draws in which an answer must hold to be suggested; and how sure `at_least` is."""
 
 
 def reseed(question: Question, sized: Sized) -> Inquiry[Reseeding | None]:
@@ -39,8 +39,24 @@ def reseed(question: Question, sized: Sized) -> Inquiry[Reseeding | None]:
         holds=holds,
         holds_with_one_more=more,
         suggested=suggested,
+        sure_share=at_least(holds, len(drawn)),
         worst_ms=_worst([outcome for _, outcome in drawn]),
     )
+
+
+def at_least(holds: int, draws: int) -> float:
+    """The share of all draws that hold, at least, where so many of `draws` did: exact, one-sided, at 95 % (Clopper and Pearson)."""
+    if not holds:
+        return 0.0
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        share = (low + high) / 2
+        tail = sum(
+            math.comb(draws, n) * share**n * (1 - share) ** (draws - n)
+            for n in range(holds, draws + 1)
+        )
+        low, high = (share, high) if tail < 1 - CONFIDENT else (low, share)
+    return round(low, 6)
 
 
 def _is_empty(result: Any) -> bool:

@@ -76,11 +76,32 @@ class Point(Struct, frozen=True, kw_only=True):
     """Null without a price, or for a run that was given up."""
 
 
-class Autoscaling(Struct, frozen=True, kw_only=True):
-    """The fewest replicas in each window of time, if they came and went at once and for nothing: a bound, not a policy.
+class LowerBound(Struct, frozen=True, kw_only=True):
+    """What no fleet does with less, whatever scales it, whatever routes and whatever it knows of the future. Proof: docs/plan.md."""
 
-    Each window's requests run by themselves on an empty fleet and keep the promises among themselves, where the fixed answer keeps them over
-    the whole trace and may be late in its worst minute; a window never needs more than the fixed answer.
+    replica_hours: float
+    """Of replicas that are there only while they work; a replica is all the devices that it is spread over."""
+    exempt: int
+    """Requests that it may refuse, since so many may break the promises: the costliest are not in it."""
+    peak_replicas: int | None
+    """So many are needed at once; null for sessions, whose requests wait for others."""
+    peak_from_s: float | None
+    peak_to_s: float | None
+    """Where: seconds from the first arrival."""
+    fixed_replica_hours: float | None
+    """What the answer takes, from the first arrival to the last token; null without an answer."""
+    most_saving_share: float | None
+    """No autoscaler saves more of that."""
+    usd_per_million_output_tokens: float | None
+    """No autoscaler is cheaper; null without a price or an answer."""
+
+
+class Autoscaling(Struct, frozen=True, kw_only=True):
+    """The fewest replicas in each window of time, each window by itself: what scaling by windows could come to, and no bound.
+
+    Each window's requests run on an empty fleet until the last has ended, and keep the promises among themselves, where the fixed answer keeps them over
+    the whole trace and may be late in its worst minute; a window never needs more than the fixed answer. Work that is left at a window's end is not
+    counted in the next.
     """
 
     window_s: float
@@ -106,6 +127,8 @@ class Reseeding(Struct, frozen=True, kw_only=True):
     """The same with one replica more, or a tenth fewer users; draws that held count too."""
     suggested: int | None
     """The answer that keeps the promises in at least 95 % of the draws: it or the next safer; null: neither."""
+    sure_share: float
+    """With 95 % confidence, the answer holds in at least this share of all such draws."""
     worst_ms: dict[str, float | None]
     """By promise: the largest value of all draws at the answer; null: a request without an answer."""
 
@@ -153,6 +176,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
     """Every request, or session, by itself on an idle machine."""
     points: list[Point]
     """All that were simulated, by replicas or users: the frontier of cost against latency."""
+    bound: LowerBound | None
+    """Null for users, for a cost model that is a table, and where an idle machine misses."""
     autoscaling: Autoscaling | None
     """Null for sessions, and where one replica does."""
     reseeding: Reseeding | None
@@ -171,6 +196,7 @@ class PlanTrace(Struct, frozen=True, kw_only=True):
     requests: int
     with_tpot: int
     """Of them, those of two tokens or more."""
+    longest_prompt: int
     sessions: int
     left_out: int
     """Requests that `--only-fitting` left out, because the context could not hold them."""

@@ -32,15 +32,16 @@ class Found(NamedTuple):
 Search = Generator[Ask, Told, Found]
 
 
-def fewest(most: int) -> Search:
-    """The smallest of 1 to `most` that holds, where larger sizes are safer.
+def fewest(most: int, least: int = 1) -> Search:
+    """The smallest of `least` to `most` that holds, where larger sizes are safer; smaller ones are known not to hold.
 
     The answer holds and so do the next two; the one below does not.
     """
     tried: dict[int, bool] = {}
-    low = 0  # does not hold, nor does anything below that matters
+    low = least - 1  # does not hold, nor does anything below that matters
     while True:
-        high, step = low + 1, 1
+        # What is far below the start is known: the first strides are as long as if they had come from 1.
+        high, step = low + 1, 1 if tried else least
         while high <= most:
             tried |= yield from _try([high], tried, whole=False)
             if tried[high]:
@@ -54,8 +55,10 @@ def fewest(most: int) -> Search:
             middle = (low + high) // 2
             tried |= yield from _try([middle], tried, whole=False)
             low, high = (low, middle) if tried[middle] else (middle, high)
-        around = [high + d for d in (-2, -1, 0, 1, 2) if 1 <= high + d <= most]
+        around = [high + d for d in (-1, 0, 1, 2) if 1 <= high + d <= most]
         tried |= yield from _try(around, {}, whole=True)
+        if high - 2 >= least:
+            tried |= yield from _try([high - 2], tried, whole=False)
         above = [size for size in around if size > high and not tried[size]]
         if not above:
             return Found(high, _exceptions(tried, safe_is_up=True))

@@ -43,17 +43,30 @@ def changes_for(sized: Sized) -> list[Change]:
     add("max_batch", max(1, base.max_batch // 2), min(base.token_budget, base.max_batch * 2))
     add("max_partial_prefills", 1)
     add("watermark", 0.0, 0.05)
-    if base.num_blocks is None and base.kv_gb is None:
+    if base.num_blocks is not None:
+        add("num_blocks", max(1, base.num_blocks // 2), base.num_blocks * 2)
+    elif base.kv_gb is not None:
+        add("kv_gb", base.kv_gb / 2, base.kv_gb * 2)
+    else:
         add("utilisation", 0.8, 0.95)
     if sized.alone.hashed:
         add("prefix_cache", not base.prefix_cache)
-    add("preemption", "swap", host_gb=base.host_gb or SWAP_HOST_GB)
+    paged = base.allocator == "paged"
+    if paged:
+        host_gb = base.host_gb or SWAP_HOST_GB
+        add("preemption", "recompute", "swap", "auto", host_gb=host_gb)
+        if base.preemption != "recompute":
+            add("host_gb", base.host_gb / 2, base.host_gb * 2)
     add("policy", "fair")
     add("open_plans", 1)
     if (sized.candidate.replicas or 1) > 1:
         routers = ["round-robin", "least-loaded"]
         add("router", *routers, *(["prefix-aware"] if sized.alone.hashed else []))
     add("kv_dtype", "fp8")
+    if paged and base.beam_width is None and base.max_batch >= base.num_sequences + 1:
+        add("num_sequences", base.num_sequences + 1)
+    if paged and base.num_sequences == 1:
+        add("beam_width", 2 * (base.beam_width or 1))
     if sized.candidate.users is None:
         shaping = base.shaping
         for factor in (1.1, 1.25, 1.5):

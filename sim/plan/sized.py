@@ -46,6 +46,7 @@ def new_candidate(
         exceptions=[],
         alone=point_of(alone, 1, 1, None) if alone is not None else None,
         points=[],
+        bound=None,
         autoscaling=None,
         reseeding=None,
         sensitivity=[],

@@ -1,4 +1,4 @@
-"""The fewest replicas that each window of time would need by itself: what ideal autoscaling could do at best.
+"""The fewest replicas that each window of time would need by itself: what scaling by windows could come to. `bound.py` has what nothing beats.
 
 The requests of a window run on an empty fleet, from its beginning to the last one's end, so nothing is left over from the window before, neither work nor
 cached prefixes; and they keep the promises among themselves, so no window pays for another's misses.

@@ -137,7 +137,19 @@ def _scaling(sentence: str, result: PlanResult) -> Shown:
     return (
         numbers.percent(scaling.saving_share),
         picture,
-        "The fewest replicas that each window needs by itself; a bound.",
+        "The fewest replicas that each window needs by itself.",
+    )
+
+
+def _bound(sentence: str, result: PlanResult) -> Shown:
+    bound = _best(result).bound
+    assert bound is not None
+    assert bound.most_saving_share is not None
+    needed = 1 - bound.most_saving_share
+    return (
+        f"{bound.replica_hours:.2f} h",
+        svg.bars([(needed, "used"), (bound.most_saving_share, "unused")]),
+        "Computed from the trace, the promises and the cost model; no simulation.",
     )
 
 
@@ -181,7 +193,8 @@ _KINDS: Final[tuple[tuple[tuple[str, ...], Callable[[str, PlanResult], Shown]], 
     (("There is little headroom", "The same "), _rates),
     (("There ",), _load),
     (("One replica fewer", "One user more"), _tighter),
-    (("Ideal autoscaling",), _scaling),
+    (("Scaled in windows",), _scaling),
+    (("No autoscaler",), _bound),
     (("The answer holds",), _draws),
     (("None of", "What moves"), _settings),
 )

@@ -8,21 +8,18 @@ from typing import Annotated
 
 import typer
 
-from sim.sweep.options import (
-    HARDWARE,
-    MACHINE,
-    MODELS,
-    OUTPUT,
-    WORKLOAD,
+from sim.flags import (
     BlockTable,
-    CsvPath,
     HardwareFile,
-    Json,
+    HardwareOverride,
+    ModelOverride,
+    PagePath,
+    ResultPath,
     Settings,
-    Strict,
-    TracePath,
+    TablePath,
     WorkerCount,
 )
+from traces.flags import OUTPUT, WORKLOAD, Strict, TracePath
 
 
 def sweep(
@@ -37,55 +34,65 @@ def sweep(
             rich_help_panel=WORKLOAD,
         ),
     ] = None,
-    model: Annotated[
+    slo: Annotated[
         str | None,
         typer.Option(
-            help=f"{MODELS}, or the path of a Hugging Face config.json.",
-            rich_help_panel=MACHINE,
+            help="Limits on ttft, tpot and e2e, such as ttft_p99=2s,tpot_p99=60ms: counts the requests a second that keep each.",
+            rich_help_panel=WORKLOAD,
         ),
     ] = None,
-    hardware: Annotated[
-        str | None, typer.Option(help=f"{HARDWARE}, or cpu, measured now.", rich_help_panel=MACHINE)
-    ] = None,
+    model: ModelOverride = None,
+    hardware: HardwareOverride = None,
     hardware_file: HardwareFile = None,
     block_table: BlockTable = None,
     settings: Settings = None,
     strict: Strict = False,
     out: Annotated[
-        Path,
+        Path | None,
         typer.Option(
-            help="Folder of sweep.json, sweep.csv and, in points/, every figure of each point; a point that is there is not "
-            "computed again.",
+            help="Folder of sweep.html, sweep.json, sweep.csv and, in points/, every figure of each point; a point that is there is not "
+            "computed again. By default kilburn-sweep/TRACE-AXES-DIGEST, and points for all sweeps in kilburn-sweep/points.",
             rich_help_panel=OUTPUT,
+            show_default=False,
         ),
-    ] = Path("kilburn-sweep"),
+    ] = None,
     workers: WorkerCount = None,
-    json: Json = None,
-    csv: CsvPath = None,
+    json: ResultPath = None,
+    csv: TablePath = None,
+    html: PagePath = None,
 ) -> None:
     """Replay a trace at every combination of settings, on all cores; interrupt it and it goes on where it was."""
     from rich.console import Console
 
+    from sim.plan.slo import parse_slo
+    from sim.report.sweep_page import document
     from sim.sweep.axes import Files, parse_axes, parse_settings
     from sim.sweep.cache import Cache, write_atomically
+    from sim.sweep.digest import file_digest
+    from sim.sweep.folder import folders_of, stem_of
     from sim.sweep.progress import bar
     from sim.sweep.render import render
     from sim.sweep.result import to_csv
-    from sim.sweep.runner import POINTS
     from sim.sweep.runner import sweep as run
     from sim.sweep.workers import Workers
     from traces.figures import encode_figures
     from traces.outputs import check_outputs
+    from traces.report.html import page
     from traces.terminal import exit_on_error
 
     with exit_on_error():
-        check_outputs(json, csv, folder=out)
+        check_outputs(json, csv, html, folder=out or Path("kilburn-sweep"))
+        limits = parse_slo(slo) if slo is not None else None
         axes = parse_axes(axis or [])
         base = parse_settings(settings or [])
         for name, value in (("model", model), ("hardware", hardware)):
             if value is not None:
                 base[name] = value
-        cache = Cache(out / POINTS)
+        tables = [file_digest(file) if file else None for file in (hardware_file, block_table)]
+        asked = [file_digest(trace), base, axes, strict, limits, tables]
+        words = [stem_of(trace), "+".join(each.name for each in axes)]
+        folder, points = folders_of(out, "kilburn-sweep", words, asked)
+        cache = Cache(points)
         try:
             with Workers(workers) as processes, bar() as watch:
                 result = run(
@@ -96,21 +103,28 @@ def sweep(
                     cache=cache,
                     files=Files(hardware_file, block_table),
                     strict=strict,
+                    slo=limits,
                     watch=watch,
                 )
         except KeyboardInterrupt:
-            typer.echo(f"interrupted; what is done is in {out}: run it again to go on", err=True)
+            typer.echo(f"interrupted; what is done is in {points}: run it again to go on", err=True)
             raise typer.Exit(130) from None
         figures, table = encode_figures(result), to_csv(result)
-        for path in (out / "sweep.json", json):
+        for path in (folder / "sweep.json", json):
             if path is not None:
                 write_atomically(path, figures)
-        for path in (out / "sweep.csv", csv):
+        for path in (folder / "sweep.csv", csv):
             if path is not None:
                 write_atomically(path, table)
+        text = page(document(result, ["sweep.json", "sweep.csv"])).encode()
+        for path in (folder / "sweep.html", html):
+            if path is not None:
+                write_atomically(path, text)
     console = Console(highlight=False)
     console.print(render(result, console.width))
-    points = f"{len(result.points):,} point{'s' * (len(result.points) != 1)}"
-    typer.echo(f"\n{points}; written to {out}")
+    count = f"{len(result.points):,} point{'s' * (len(result.points) != 1)}"
+    typer.echo(
+        f"\n{count}; written to {folder}: sweep.html to read, sweep.json and sweep.csv for programs"
+    )
     if any(point.error is not None for point in result.points):
         raise typer.Exit(1)

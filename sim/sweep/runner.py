@@ -3,15 +3,16 @@
 The result depends on the points alone: not on the number of workers, on the order in which they end, or on what was cached.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from engine.core.errors import ConfigError, TraceError
 from sim.config import config_hash
+from sim.plan.slo import Slo
 from sim.replay import replay
 from sim.report.figures import ReplayReport, Resolved
 from sim.sweep.axes import BUILT_IN, Axis, Files, Settings, grid, resolve_settings
@@ -21,8 +22,8 @@ from sim.sweep.result import SweepPoint, SweepResult, figures_of
 from sim.sweep.workers import Failure, Workers
 from traces.formats import open_trace
 
-POINTS: Final = "points"
-"""The folder of the cache, within the sweep's."""
+_MOST_VALUES: Final = 64
+"""Of one setting, beside each other; more are not listed."""
 
 
 class Progress(Struct, frozen=True):
@@ -54,6 +55,7 @@ def sweep(
     cache: Cache,
     files: Files = BUILT_IN,
     strict: bool = False,
+    slo: Slo | None = None,
     watch: Callable[[Progress], None] | None = None,
 ) -> SweepResult:
     """Every combination of the axes' values. A point that fails says why; the others go on.
@@ -93,8 +95,32 @@ def sweep(
         trace_sha256=digest,
         base=base,
         axes=list(axes),
-        points=[point.row() for point in points],
+        slo=slo,
+        points=[point.row(slo) for point in points],
+        assumptions=list(
+            dict.fromkeys(s for p in points if p.report is not None for s in p.report.biases)
+        ),
+        assumed=_assumed([p.resolved for p in points if p.resolved is not None]),
     )
+
+
+def _assumed(machines: Sequence[Resolved]) -> dict[str, list[Any]]:
+    """Every value by its path, the first `_MOST_VALUES` that differ."""
+    found: dict[str, list[Any]] = {}
+    for machine in machines:
+        for path, value in _leaves("", msgspec.to_builtins(machine)):
+            values = found.setdefault(path, [])
+            if value not in values and len(values) < _MOST_VALUES:
+                values.append(value)
+    return found
+
+
+def _leaves(path: str, value: object) -> Iterator[tuple[str, object]]:
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from _leaves(f"{path}.{name}" if path else str(name), inner)
+    else:
+        yield path, value
 
 
 class _Point:
@@ -130,11 +156,11 @@ class _Point:
         else:
             self.report = result
 
-    def row(self) -> SweepPoint:
+    def row(self, slo: Slo | None) -> SweepPoint:
         return SweepPoint(
             settings=self.place,
             key=self.key or None,
             config_sha256=config_hash(self.resolved) if self.resolved is not None else None,
-            figures=figures_of(self.report) if self.report is not None else None,
+            figures=figures_of(self.report, slo) if self.report is not None else None,
             error=self.error,
         )

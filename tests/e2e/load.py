@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from queue import SimpleQueue
 
 import httpx
 
@@ -18,12 +19,12 @@ def slow(plan: object) -> None:
 @contextmanager
 def streaming(
     client: httpx.Client, prompts: list[str], *, again: bool = False, **fields: object
-) -> Iterator[list[int]]:
-    """Requests that are read in the background until they end or the block does; statuses of those that ended.
+) -> Iterator[SimpleQueue[int]]:
+    """Requests that are read in the background until they end or the block does; statuses of those that ended, as they do.
 
     With `again` each is sent anew when it has ended.
     """
-    ends: list[int] = []
+    ends: SimpleQueue[int] = SimpleQueue()
     leave = threading.Event()
 
     def read(prompt: str) -> None:
@@ -37,7 +38,7 @@ def streaming(
                 for _ in response.iter_bytes():
                     if leave.is_set():
                         return
-                ends.append(response.status_code)
+                ends.put(response.status_code)
             if not again:
                 return
 

@@ -13,7 +13,7 @@ from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig
 from engine.core.plan import Plan
 from engine.loop import Engine
 from engine.runner import build_runner
-from engine.scripted import scripted_answer
+from engine.script import scripted_answer
 from engine.tokenizer import Codec
 from engine.weights.load import load_model
 from gateway.engine import Served

@@ -16,9 +16,11 @@ from typer.testing import CliRunner
 
 from kilburn import app
 from tests.e2e.browser import keep_picture, needs_browser, page_of, until
+from tests.sim.report.crowd import FLAGS, crowd
 from tests.sim.test_lockstep import record_crowd
 
 MAP = "document.querySelector('#map').view"
+WHY = r"Preempted: (it|request \d+) needed one more block, and none of the 48 .*gave way.*By swap"
 COLUMNS = f"[...{MAP}.state, ...{MAP}.request, ...{MAP}.column]"
 
 
@@ -93,10 +95,7 @@ def test_preempted_request_tells_why(chromium, document) -> None:
         first.click()
         page.locator("#story-title").get_by_text(f"Story of request {name}").wait_for()
         why = page.locator("#lines .warm").first
-        assert re.match(
-            r"Preempted: (it|request \d+) needed one more block, and none of the 48 .*gave way.*By swap",
-            why.inner_text(),
-        )
+        assert re.match(WHY, why.inner_text())
         line = page.locator("#lines li", has=page.locator(".warm")).first
         line.get_by_role("button").click()
         until(page, "document.querySelector('#lines .here .warm') !== null")
@@ -108,6 +107,26 @@ def test_preempted_request_tells_why(chromium, document) -> None:
         assert page.locator("#list button").first.inner_text() == name
         page.locator("#search").fill("999")
         page.get_by_text("No request begins with 999.").wait_for()
+
+
+@needs_browser
+def test_a_simulated_run_tells_why_as_a_live_one_does(chromium, tmp_path) -> None:
+    path = tmp_path / "twin.jsonl.gz"
+    swap = ["--preemption", "swap", "--host-gb", "1"]
+    flags = [*FLAGS, *swap, "--record", str(path)]
+    assert CliRunner().invoke(app, ["replay", str(crowd(tmp_path)), *flags]).exit_code == 0
+    out = tmp_path / "twin.html"
+    assert CliRunner().invoke(app, ["inspect", str(path), "--html", str(out)]).exit_code == 0
+    with page_of(chromium, out.as_uri()) as page:
+        ready(page)
+        keep_picture(page, "inspect-simulated")
+        assert "Llama-3.1-8B, simulated on A100-80" in page.locator("#what").inner_text()
+        page.locator("#filter").select_option("preempted")
+        page.locator("#list button").first.click()
+        why = page.locator("#lines .warm").first.inner_text()
+        assert re.match(WHY.replace("48", "40"), why), why
+        page.keyboard.press("p")
+        until(page, "document.querySelector('#notes .warm') !== null")
 
 
 @needs_browser

@@ -2,6 +2,8 @@
 
 import pytest
 
+from engine.core.plan import Plan
+from engine.gate import Gate
 from gateway.tenants import load_tenants
 from tests.e2e.browser import keep_picture, needs_browser, page_of, until
 from tests.e2e.load import slow, streaming
@@ -33,18 +35,19 @@ def test_page_loads_and_shows_an_empty_pool(chromium) -> None:
 
 
 def test_chat_streams_and_the_map_fills_and_empties(chromium) -> None:
-    pieces = [f"word{i} ".encode() for i in range(60)]
+    pieces, gate = [f"word{i} ".encode() for i in range(60)], Gate()
+    gate.let_go(30)
     with (
-        live(scripted(pieces, pace=slow)) as client,
+        live(scripted(pieces, pace=gate)) as client,
         page_of(chromium, str(client.base_url)) as page,
     ):
         page.get_by_text("serving").wait_for()
         page.locator("#question").fill("What is a page frame?")
         page.keyboard.press("Enter")
         page.locator("#talk").get_by_text("word1 ").wait_for()
-        partial = page.locator("#talk").inner_text()
-        assert "word59" not in partial
         until(page, f"{MAP}.counts[2] > 10")
+        assert "word59" not in page.locator("#talk").inner_text()
+        gate.open()
         page.locator("#talk").get_by_text("word59").wait_for()
         until(page, f"{MAP}.counts[2] === 0")
         until(page, "document.querySelector('#stop').disabled")
@@ -74,8 +77,10 @@ def test_what_is_typed_beside_the_message_is_sent_within_its_bounds(chromium) ->
 
 
 def test_several_answers_share_the_prompt_and_stand_side_by_side(chromium) -> None:
+    gate = Gate()
+    gate.let_go(20)
     with (
-        live(scripted(pace=slow)) as client,
+        live(scripted(pace=gate)) as client,
         page_of(chromium, str(client.base_url)) as page,
     ):
         page.get_by_text("serving").wait_for()
@@ -84,6 +89,7 @@ def test_several_answers_share_the_prompt_and_stand_side_by_side(chromium) -> No
         page.locator("#question").fill("What is shared?")
         page.locator("#send").click()
         until(page, f"{MAP}.counts[3] > 5")
+        gate.open()
         until(page, f"{MAP}.motion.asked.copy >= 2")
         page.locator("#events").get_by_text("copy-on-write: frame").first.wait_for()
         until(page, "document.querySelector('#stop').disabled")
@@ -94,8 +100,10 @@ def test_several_answers_share_the_prompt_and_stand_side_by_side(chromium) -> No
 
 
 def test_stop_ends_the_chat_and_says_so(chromium) -> None:
+    gate = Gate()
+    gate.let_go(20)
     with (
-        live(scripted(pace=slow)) as client,
+        live(scripted(pace=gate)) as client,
         page_of(chromium, str(client.base_url)) as page,
     ):
         page.locator("#question").fill("Go on")
@@ -103,26 +111,38 @@ def test_stop_ends_the_chat_and_says_so(chromium) -> None:
         until(page, f"{MAP}.counts[2] > 3")
         page.locator("#stop").click()
         page.locator("#talk").get_by_text("(stopped)").wait_for()
+        gate.open()
         wait_until_free(client)
 
 
 def test_cancel_ends_the_request_and_frees_its_frames(chromium) -> None:
+    gate = Gate()
+
+    def pace(plan: Plan) -> None:
+        """Goes no further than where both have said something."""
+        slow(plan)
+        if len(plan.rows) == 2 and plan.starts.min() > 20:
+            gate(plan)
+
     with (
-        live(scripted(pace=slow)) as client,
+        live(scripted(pace=pace)) as client,
         page_of(chromium, str(client.base_url)) as page,
         streaming(client, ["one", "two"]) as ends,
     ):
         until(page, "document.querySelectorAll('#list tr.request').length === 2")
+        gate.wait_until_running(0)
         page.get_by_role("button", name="Cancel request").first.click()
         until(page, "document.querySelectorAll('#list tr.request').length === 1")
-        assert ends == [200]
+        assert ends.get(timeout=20) == 200
+        assert ends.empty()
+        gate.open()
 
 
 def test_frames_can_be_walked_and_pinned_by_keyboard(chromium) -> None:
     with (
         live(scripted(pace=slow)) as client,
         page_of(chromium, str(client.base_url)) as page,
-        streaming(client, ["x" * 40]),
+        streaming(client, ["x" * 40], max_tokens=400),
     ):
         until(page, f"{MAP}.counts[2] > 10")
         page.keyboard.press("Tab")
@@ -151,7 +171,7 @@ def test_pointer_in_one_chart_shows_the_same_moment_in_all(chromium) -> None:
     with (
         live(scripted(pace=slow)) as client,
         page_of(chromium, str(client.base_url)) as page,
-        streaming(client, ["x" * 40]),
+        streaming(client, ["x" * 40], max_tokens=400),
     ):
         strips = "document.querySelector('#strips').view"
         until(page, f"{strips}.samples.length > 3 && {strips}.samples.at(-1).running")

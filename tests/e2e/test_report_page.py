@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from sim.cli import replay as command
 from sim.plan.cli import plan
+from sim.sweep.cli import sweep
 from tests.e2e.browser import browser, keep_picture, needs_browser, page_of
 from tests.sim.plan.worlds import write_bursts
 from tests.sim.report.crowd import FLAGS, crowd
@@ -234,5 +235,53 @@ def test_plan_is_drawn(chromium, tmp_path):
         page.locator("#frontier").focus()
         page.keyboard.press("ArrowRight")
         assert " at " in page.locator("#frontier .say").inner_text()
+        wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
+        assert not page.evaluate(wide), "the page scrolls sideways"
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("sweep")
+    app = typer.Typer()
+    app.command()(sweep)
+    axes = ["--axis", "block_size=16,32", "--axis", "rate=1,2,4", "--workers", "1"]
+    out = ["--set", "num_blocks=40", "--slo", "ttft=1s", "--out", str(folder / "out")]
+    assert CliRunner().invoke(app, [str(crowd(folder)), *axes, *out]).exit_code == 0
+    return (folder / "out" / "sweep.html").as_uri()
+
+
+def test_sweep_reads_values_chooses_figures_and_sorts(chromium, swept):
+    with page_of(chromium, swept) as page:
+        ready(page)
+        page.locator("#charts-rate_scale").focus()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
+        said = page.locator("#charts-rate_scale .say").inner_text()
+        assert "block_size 16" in said
+        assert said.count(" at 2") >= 4, said
+        tabs = page.locator("#heats").get_by_role("tab")
+        tabs.nth(1).click()
+        assert page.locator("#heats .moment:visible").count() == 1
+        assert page.locator("#heats .moment:visible td").count() == 6 + 1
+        table = page.locator("#points-table")
+        table.get_by_role("button", name="TTFT p99").click()
+        assert table.locator("th[aria-sort=ascending]").inner_text().startswith("TTFT p99")
+        at = table.locator("th").all_inner_texts().index("TTFT p99") + 1
+        shown = table.locator(f"tbody tr td:nth-child({at})").all_inner_texts()
+        assert {text.split()[1] for text in shown} == {"ms", "s"}, "the units differ"
+        sizes = {"ms": 1.0, "s": 1000.0}
+        times = [float(text.split()[0]) * sizes[text.split()[1]] for text in shown]
+        assert times == sorted(times)
+        panels = tabs.count()
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        page.emulate_media(media="print")
+        assert page.locator("#heats .moment:visible").count() == panels
+
+
+@pytest.mark.parametrize("size", ["desktop", "phone"])
+def test_sweep_fits_the_screen(chromium, swept, size):
+    with page_of(chromium, swept, size, "dark") as page:
+        ready(page)
+        keep_picture(page, f"sweep-{size}-dark")
         wide = "document.documentElement.scrollWidth > document.documentElement.clientWidth"
         assert not page.evaluate(wide), "the page scrolls sideways"

@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from engine.core.errors import CapacityError, RequestError
 from engine.loop import Engine
 from engine.requests import Delta, FinishReason
-from engine.scripted import scripted_answer
+from engine.script import scripted_answer
 from tests.engine.toy import generation, spelled
 
 VOCABULARY = 30

@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from engine.core.errors import ExecutorError
+from engine.gate import Gate
 from engine.requests import FinishReason
-from engine.scripted import Gate, scripted_answer
+from engine.script import scripted_answer
 from tests.engine.toy import (
     END,
     core_config,

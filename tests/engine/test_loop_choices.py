@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 from engine.core.errors import ExecutorError, RequestError
+from engine.gate import Gate
 from engine.requests import Delta, FinishReason
-from engine.scripted import Gate, scripted_answer
+from engine.script import scripted_answer
 from tests.engine.running import running
 from tests.engine.toy import core_config, generation, read, scripted, spelled, toy_engine
 

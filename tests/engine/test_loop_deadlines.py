@@ -5,8 +5,9 @@ import anyio.lowlevel
 import numpy as np
 import pytest
 
+from engine.gate import Gate
 from engine.requests import FinishReason
-from engine.scripted import Gate, scripted_answer
+from engine.script import scripted_answer
 from tests.engine.running import running
 from tests.engine.toy import (
     core_config,

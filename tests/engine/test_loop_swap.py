@@ -10,8 +10,9 @@ import pytest
 from engine.core.errors import ConfigError, ExecutorError
 from engine.core.journal import Commit, Transferred
 from engine.core.log import Preempted, SwapEnded, SwapStarted
+from engine.gate import Gate
 from engine.requests import FinishReason
-from engine.scripted import Gate, scripted_answer
+from engine.script import scripted_answer
 from tests.engine.running import running
 from tests.engine.toy import (
     core_config,

@@ -155,6 +155,55 @@ async def test_blocks_of_the_real_pool_move_during_a_step(model, tmp_path):
     assert [s for s in steps if s.started < move.ended < s.ended]
 
 
+class RefusingBlocks:
+    """Copies as the pool does, but for the calls whose numbers, by kind, are named: those fail as torch does."""
+
+    def __init__(self, pool: HostPool, **refused: int) -> None:
+        self._pool = pool
+        self._refused = refused
+        self.calls = dict.fromkeys(("copy", "copy_out", "copy_in"), 0)
+
+    def __getattr__(self, name: str):
+        def call(first, second) -> None:
+            if len(first):
+                self.calls[name] += 1
+                if self.calls[name] == self._refused.get(name):
+                    raise RuntimeError("the device is out of memory")
+            getattr(self._pool, name)(first, second)
+
+        return call
+
+
+@pytest.mark.parametrize("name", ["copy_out", "copy_in"])
+async def test_a_transfer_that_torch_refuses_fails_alone(model, name):
+    runner, config = built(model, 14, preemption="swap", host_blocks=20)
+    blocks = runner._blocks = RefusingBlocks(runner._blocks, **{name: 1})
+    asked = [asking(s, 20 + s, 1, SamplingParams(temperature=0.0)) for s in range(4)]
+    engine = Engine(runner, config, SpellingCodec(), model_name="tiny")
+    async with running(engine):
+        streams = [engine.open(generation) for generation in asked]
+        with anyio.fail_after(60):
+            told = [said(await read(stream)) for stream in streams]
+    runner.close()
+    assert blocks.calls[name] >= 1
+    expected, _ = await answers(model, asked)
+    assert told == expected
+
+
+async def test_copies_that_torch_refuses_fail_their_step(model):
+    runner, config = built(model, 40)
+    blocks = runner._blocks = RefusingBlocks(runner._blocks, copy=1)
+    engine = Engine(runner, config, SpellingCodec(), model_name="tiny")
+    async with running(engine):
+        with anyio.fail_after(60):
+            failed = await read(engine.open(asking(5, 21, 3, SamplingParams(seed=1))))
+            later = await read(engine.open(asking(5, 21, 3, SamplingParams(seed=1))))
+    runner.close()
+    assert blocks.calls["copy"] > 1
+    assert "out of memory" in next(delta.error for delta in failed if delta.error is not None)
+    assert all(delta.error is None for delta in later)
+
+
 def test_host_pool_copies_whole_frames_both_ways():
     frames = np.arange(3 * 5 * 4, dtype=np.uint8).reshape(3, 5, 4)
     before = frames.copy()

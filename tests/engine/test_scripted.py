@@ -8,7 +8,8 @@ from engine.core.ids import RequestId
 from engine.core.plan import Plan, Request, Results
 from engine.core.scheduler import Scheduler
 from engine.executor import NewSequence, SamplingParams
-from engine.scripted import ScriptedExecutor, scripted_answer
+from engine.script import scripted_answer
+from engine.scripted import ScriptedExecutor
 from tests.engine.toy import core_config, scripted
 
 I32 = np.int32

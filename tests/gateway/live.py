@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import anyio
@@ -49,11 +48,11 @@ def scripted(
     host_blocks: int = 0,
     move_pace: Callable[[bool], None] | None = None,
     clock: Callable[[], int] = time.monotonic_ns,
-    record: Path | None = None,
+    record: Callable[[CoreConfig], RecordingWriter] | None = None,
 ) -> Served:
     """A model that says `pieces`, a token each, then ends; without them, pseudo-random bytes without end.
 
-    With `host_blocks` it preempts by swap.
+    With `host_blocks` it preempts by swap. Whoever opens a recording by `record` closes it.
     """
     codec = byte_codec(pieces or ())
     answer = None if pieces is None else range(FIRST_PIECE, FIRST_PIECE + len(pieces))
@@ -89,7 +88,7 @@ def scripted(
         codec,
         model_name=MODEL,
         clock=clock,
-        recorder=None if record is None else RecordingWriter(record, config=config, model=MODEL),
+        recorder=None if record is None else record(config),
         max_queue_requests=max_queue,
     )
     return Served(engine, codec, byte_chat(codec), tenants or Tenants())
@@ -129,14 +128,14 @@ def live(served: Served, **settings: object) -> Iterator[httpx.Client]:
     thread = threading.Thread(target=run)
     thread.start()
     try:
-        assert ready.wait(20)
-        with httpx.Client(base_url=url, timeout=20) as client:
+        assert ready.wait(60)
+        with httpx.Client(base_url=url, timeout=60) as client:
             yield client
     finally:
         if thread.is_alive():
             server, portal = running[0]
             portal.start_task_soon(server.cut)
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive(), "the server did not stop"
     if failures:
         raise failures[0]
@@ -154,7 +153,7 @@ def raw_post(
     with socket.socket() as connection:
         if receive_buffer is not None:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-        connection.settimeout(20)
+        connection.settimeout(60)
         connection.connect((host, port))
         connection.sendall(head.encode() + content)
         yield connection
@@ -187,14 +186,25 @@ def wait_until(client: httpx.Client, **health: int) -> None:
     """Asks `/health` until it says all of `health`.
 
     Raises:
-        AssertionError: it did not within ten seconds.
+        AssertionError: it did not within thirty seconds.
     """
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 30
     while True:
         said = client.get("/health").json()
         if all(said[name] == value for name, value in health.items()):
             return
         assert time.monotonic() < deadline, f"wanted {health}, got {said}"
+
+
+def wait_until_told(client: httpx.Client, series: str, value: float) -> None:
+    """Asks `/metrics` until it says `value` of `series`, its name and labels as written.
+
+    Raises:
+        AssertionError: it did not within thirty seconds.
+    """
+    deadline = time.monotonic() + 30
+    while f"\n{series} {value}\n" not in client.get("/metrics").text:
+        assert time.monotonic() < deadline, f"{series} never was {value}"
 
 
 def wait_until_free(client: httpx.Client) -> None:

@@ -10,6 +10,8 @@ import httpx
 import openai
 import pytest
 
+from engine.core.plan import Plan
+from engine.gate import Gate
 from gateway.tenants import Tenant, Tenants, digest_of
 from tests.gateway.live import live, scripted, wait_until, wait_until_free
 from tests.gateway.test_bad_input import error_of
@@ -140,8 +142,10 @@ def test_prefix_cache_is_not_shared_between_tenants() -> None:
 
 def test_cancel_touches_own_answers_only() -> None:
     body = {"prompt": "hi", "max_tokens": 400, "ignore_eos": True, "stream": True}
+    gate = Gate()
+    gate.let_go(3)
     with (
-        live(scripted(num_blocks=256, tenants=two())) as client,
+        live(scripted(num_blocks=256, tenants=two(), pace=gate)) as client,
         client.stream("POST", COMPLETIONS, json=body, headers=bearer(ALICE)) as stream,
     ):
         lines = stream.iter_lines()
@@ -153,6 +157,7 @@ def test_cancel_touches_own_answers_only() -> None:
         wait_until(client, running=1)
         assert client.post(path, headers=bearer(ALICE)).status_code == 200
         assert '"code":"cancelled"' in [line for line in lines if line][-1]
+        gate.open()
 
 
 def test_requests_beyond_the_rate_are_refused_until_told_and_others_are_not() -> None:
@@ -254,20 +259,26 @@ def test_weights_divide_the_server_under_the_fair_policy() -> None:
     heavy = Tenant(name="heavy", weight=3.0)
     light = Tenant(name="light")
     tenants = Tenants([(digest_of("heavy-key"), heavy), (digest_of("light-key"), light)])
-    served = scripted(tenants=tenants, policy="fair", max_batch=1)
-    finished: list[str] = []
-    with live(served) as client:
+    gate, begun = Gate(), dict[int, None]()
+
+    def pace(plan: Plan) -> None:
+        gate(plan)
+        begun.update(dict.fromkeys(plan.requests.tolist()))
+
+    served = scripted(tenants=tenants, policy="fair", max_batch=1, pace=pace)
+    with live(served) as client, futures.ThreadPoolExecutor(24) as pool:
 
         def ask(key: str) -> None:
             body = {"prompt": "hi", "max_tokens": 40, "ignore_eos": True}
             client.post(COMPLETIONS, json=body, headers=bearer(key)).raise_for_status()
-            finished.append(key)
 
-        with futures.ThreadPoolExecutor(24) as pool:
-            for _ in range(12):
-                pool.submit(ask, "light-key")
-            for _ in range(12):
-                pool.submit(ask, "heavy-key")
-    first = finished[: len(finished) // 2]
-    assert len(finished) == 24
-    assert first.count("heavy-key") >= first.count("light-key") + 3
+        asked = [pool.submit(ask, "light-key") for _ in range(12)]
+        wait_until(client, running=1, waiting=11)
+        asked += [pool.submit(ask, "heavy-key") for _ in range(12)]
+        wait_until(client, running=1, waiting=23)
+        gate.open()
+        for each in asked:
+            each.result()
+    assert len(begun) == 24
+    of_light = sum(request < 12 for request in list(begun)[:12])
+    assert 12 - of_light >= of_light + 3

@@ -1,12 +1,12 @@
 """What goes wrong while clients wait: each gets one clear end, the server goes on or exits as documented, and nothing is held."""
 
-import itertools
 import json
 import random
 import signal
 import socket
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from engine.core.config import CoreConfig
 from engine.core.errors import ExecutorError
 from engine.core.plan import Plan
 from gateway.server import LAST_WORDS_S
@@ -27,11 +28,13 @@ from tests.gateway.live import (
     wait_until,
     wait_until_free,
 )
-from tests.gateway.test_server import outcome, process
+from tests.gateway.test_server import outcome, process, wait_until_refused
 from tests.reference.strict_sse import DONE, finishes, read_events, text_of
+from traces.recording_writer import RecordingWriter
 
 PATH = "/v1/completions"
 LONG: dict[str, Any] = {"prompt": "hi", "max_tokens": 300, "ignore_eos": True}
+LONGER = LONG | {"max_tokens": 500}
 END = b"0\r\n\r\n"
 
 
@@ -52,13 +55,17 @@ def crowd(client: httpx.Client, num: int) -> Iterator[tuple[list[socket.socket],
     """Streams on raw sockets that have all begun, and as many answers at once that are under way."""
     with ExitStack() as stack, ThreadPoolExecutor(num) as pool:
         streams = [
-            stack.enter_context(raw_post(client, PATH, LONG | {"prompt": f"s{i}", "stream": True}))
+            stack.enter_context(
+                raw_post(client, PATH, LONGER | {"prompt": f"s{i}", "stream": True})
+            )
             for i in range(num)
         ]
         whole = [
-            pool.submit(client.post, PATH, json=LONG | {"prompt": f"w{i}"}) for i in range(num)
+            pool.submit(client.post, PATH, json=LONGER | {"prompt": f"w{i}"}) for i in range(num)
         ]
         wait_until(client, running=2 * num)
+        for stream in streams:
+            stream.recv(1, socket.MSG_PEEK)
         yield streams, whole
 
 
@@ -77,24 +84,29 @@ def ends_with_one_error(stream: socket.socket, code: str) -> None:
     assert finishes(events) == []
 
 
-def at_step(failing: set[int]) -> tuple[Any, Any]:
-    """A pace slow enough to be met in mid-answer, and a fault in the `failing` steps after all run together."""
-    full = itertools.count(1)
+def fails_once(at_rows: int) -> Callable[[Plan], Exception | None]:
+    """A fault in the first step of so many rows."""
+    faults: list[Exception] = []
 
     def fault(plan: Plan) -> Exception | None:
-        if len(plan.rows) < 8 or next(full) not in failing:
+        if len(plan.rows) < at_rows or faults:
             return None
-        return ExecutorError("the device is gone")
+        faults.append(ExecutorError("the device is gone"))
+        return faults[0]
 
-    return lambda plan: time.sleep(0.005), fault
+    return fault
 
 
 def test_step_that_raises_ends_all_that_ran_in_it_and_the_server_goes_on() -> None:
-    pace, fault = at_step({20})
-    with live(scripted(pace=pace, step_fault=fault, num_blocks=1024)) as client:
+    """The last of nine who come."""
+    served = scripted(
+        pace=lambda plan: time.sleep(0.02), step_fault=fails_once(at_rows=9), num_blocks=2048
+    )
+    with live(served) as client:
         client.get("/health")
         before = num_descriptors()
         with crowd(client, 4) as (streams, whole):
+            assert client.post(PATH, json=LONG).status_code == 500
             for stream in streams:
                 ends_with_one_error(stream, "executor_failed")
             for answer in whole:
@@ -109,10 +121,11 @@ def test_step_that_raises_ends_all_that_ran_in_it_and_the_server_goes_on() -> No
 
 def test_worker_that_dies_ends_everybody_and_the_process_with_3() -> None:
     with (
-        process(drain_s=20, crash_at_step=40) as (server, url),
+        process(drain_s=20, crash_at_rows=7) as (server, url),
         httpx.Client(base_url=url, timeout=20) as client,
     ):
         with crowd(client, 3) as (streams, whole):
+            assert client.post(PATH, json=LONG).status_code == 500
             for stream in streams:
                 ends_with_one_error(stream, "executor_failed")
             for answer in whole:
@@ -125,7 +138,13 @@ def test_worker_that_dies_ends_everybody_and_the_process_with_3() -> None:
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device that is always full")
 def test_full_disk_ends_the_recording_and_no_stream(caplog: pytest.LogCaptureFixture) -> None:
-    with live(scripted(record=Path("/dev/full"), num_blocks=1024)) as client:
+    writers: list[RecordingWriter] = []
+
+    def record(config: CoreConfig) -> RecordingWriter:
+        writers.append(RecordingWriter(Path("/dev/full"), config=config, model="scripted"))
+        return writers[0]
+
+    with live(scripted(record=record, num_blocks=1024)) as client:
 
         def recording() -> bool:
             return "\nkilburn_recording 1.0\n" in client.get("/metrics").text
@@ -136,7 +155,9 @@ def test_full_disk_ends_the_recording_and_no_stream(caplog: pytest.LogCaptureFix
             assert events[-1] == DONE
         assert finishes(read_events(client.post(PATH, json=LONG | {"stream": True}).content))
         wait_until_free(client)
+    writers[0].close()
     assert caplog.text.count("serving goes on") == 1
+    assert settles(lambda: "kilburn-recording" in [t.name for t in threading.enumerate()], False)
 
 
 def test_clock_that_jumps_back_delays_nobody_and_breaks_nothing() -> None:
@@ -170,9 +191,10 @@ def test_signal_in_mid_stream_is_one_clear_end_for_everybody(num_signals: int) -
         half.settimeout(20)
         half.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
         with crowd(client, 3) as (streams, whole):
-            for _ in range(num_signals):
+            server.send_signal(signal.SIGTERM)
+            if num_signals == 2:
+                wait_until_refused(url)  # else the two could be one
                 server.send_signal(signal.SIGTERM)
-                time.sleep(0.05)
             for stream in streams:
                 ends_with_one_error(stream, "shutting_down")
             for answer in whole:
@@ -182,7 +204,7 @@ def test_signal_in_mid_stream_is_one_clear_end_for_everybody(num_signals: int) -
             assert half.recv(1) == b""
         begun = time.monotonic()
         assert outcome(server) == (0, "")
-        assert time.monotonic() - begun < 3
+        assert time.monotonic() - begun < LAST_WORDS_S
 
 
 @pytest.mark.slow

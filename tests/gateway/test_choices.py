@@ -5,7 +5,7 @@ from typing import Any
 import httpx
 import pytest
 
-from engine.scripted import scripted_answer
+from engine.script import scripted_answer
 from tests.gateway.live import live, scripted, wait_until_free
 from tests.reference.strict_sse import DONE, read_events
 

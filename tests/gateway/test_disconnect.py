@@ -6,8 +6,16 @@ from typing import Any
 
 import pytest
 
-from engine.scripted import Gate
-from tests.gateway.live import live, raw_post, read_until, scripted, wait_until, wait_until_free
+from engine.gate import Gate
+from tests.gateway.live import (
+    live,
+    raw_post,
+    read_until,
+    scripted,
+    wait_until,
+    wait_until_free,
+    wait_until_told,
+)
 from tests.gateway.test_metrics import scrape
 from tests.reference.strict_sse import finishes, read_events, text_of
 
@@ -65,6 +73,8 @@ def test_request_that_gave_way_ends_with_its_client(
 ) -> None:
     """By recompute it waits again, with host blocks it lies on the host."""
     gate = Gate()
+    mode = "swap" if host_blocks else "recompute"
+    preemptions = f'kilburn_num_preemptions_total{{mode="{mode}"}}'
     text = 16 if path == "/v1/completions" else 0
     with live(scripted(pace=gate, num_blocks=20, host_blocks=host_blocks)) as client:
         first = asks(path, "x" * text, max_tokens=60, stream=stream)
@@ -76,18 +86,13 @@ def test_request_that_gave_way_ends_with_its_client(
                 gate.let_go(1)
                 wait_until(client, running=2)
                 gate.let_go(30)
-                wait_until(client, running=1)
+                # It runs no more as soon as that is decided, but gives way when the step that is open commits.
+                wait_until_told(client, preemptions, 1.0)
             wait_until(client, running=1, waiting=0)
         gate.open()
         wait_until_free(client)
         before = scrape(client)
-        assert (
-            before[
-                'kilburn_num_preemptions_total{mode="%s"}'
-                % ("swap" if host_blocks else "recompute")
-            ]
-            == 1
-        )
+        assert before[preemptions] == 1
         assert before["kilburn_num_requests_swapped"] == 0
         assert before["kilburn_kv_host_blocks_used"] == 0
         assert (
@@ -137,7 +142,7 @@ def test_client_that_reads_nothing_is_cut_off_while_others_go_on() -> None:
     bulky = scripted([b"x" * 65536] * 120)
     body = {"prompt": "hi", "max_tokens": 120, "stream": True}
     with (
-        live(bulky, send_timeout_s=0.2) as client,
+        live(bulky, send_timeout_s=1) as client,
         raw_post(client, "/v1/completions", body) as stalled,
     ):
         read_until(stalled, b"\r\n\r\n")

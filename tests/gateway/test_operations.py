@@ -4,6 +4,7 @@ import logging
 
 import pytest
 
+from engine.gate import Gate
 from tests.gateway.live import live, scripted, wait_until_free
 
 
@@ -33,7 +34,9 @@ def test_each_request_leaves_one_line_in_the_log(caplog: pytest.LogCaptureFixtur
 
 def test_cancel_ends_an_answer_by_its_id_and_says_so_to_its_reader() -> None:
     body = {"prompt": "hi", "max_tokens": 400, "ignore_eos": True, "stream": True}
-    with live(scripted(num_blocks=256)) as client:
+    gate = Gate()
+    gate.let_go(3)
+    with live(scripted(num_blocks=256, pace=gate)) as client:
         with client.stream("POST", "/v1/completions", json=body) as stream:
             lines = stream.iter_lines()
             label = next(lines).split('"id":"')[1].split('"')[0]
@@ -44,6 +47,7 @@ def test_cancel_ends_an_answer_by_its_id_and_says_so_to_its_reader() -> None:
             rest = [line for line in lines if line]
         assert '"code":"cancelled"' in rest[-1]
         again = client.post(f"/v1/requests/{label}/cancel")
+        gate.open()
         wait_until_free(client)
     assert again.status_code == 404
     assert again.json()["error"]["code"] == "not_found"

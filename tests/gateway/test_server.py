@@ -1,8 +1,10 @@
 """Start and end of the server: ports, signals, a dying engine; each client gets one clear end (FR-11)."""
 
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,17 +23,24 @@ STREAM = {"prompt": "hi", "max_tokens": 400, "ignore_eos": True, "stream": True}
 
 @contextmanager
 def process(
-    *, drain_s: float, crash_at_step: int = -1, piece_bytes: int = 0
+    *,
+    drain_s: float,
+    crash_at_rows: int = 0,
+    piece_bytes: int = 0,
+    key_file: Path | None = None,
+    max_queue: int = 1024,
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server in a process of its own, and its URL."""
     command = [
         sys.executable,
         "-m",
         "tests.gateway.serve_scripted",
+        f"--max-queue={max_queue}",
         "--",
         str(drain_s),
-        str(crash_at_step),
+        str(crash_at_rows),
         str(piece_bytes),
+        *([] if key_file is None else [str(key_file)]),
     ]
     server = subprocess.Popen(
         command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -42,6 +51,21 @@ def process(
     finally:
         server.kill()
         server.communicate()
+
+
+def wait_until_refused(url: str) -> None:
+    """Connects until the server takes no more connections: it has noticed that it is to end.
+
+    Raises:
+        AssertionError: it still does after thirty seconds.
+    """
+    address, deadline = httpx.URL(url), time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection((address.host, address.port or 0), 20).close()
+        except ConnectionError:
+            return
+    raise AssertionError("the server still takes connections")
 
 
 def outcome(server: subprocess.Popen[str]) -> tuple[int, str]:
@@ -71,7 +95,7 @@ def test_address_is_told_as_clients_write_it() -> None:
         assert url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signal_lets_running_streams_finish_and_exits_with_0(number: signal.Signals) -> None:
     with process(drain_s=20) as (server, url), httpx.Client(base_url=url, timeout=20) as client:
         with client.stream("POST", "/v1/completions", json=STREAM | {"max_tokens": 60}) as stream:
@@ -107,9 +131,10 @@ def test_streams_that_outlast_the_drain_end_with_a_reason(num_signals: int) -> N
         with client.stream("POST", "/v1/completions", json=STREAM) as stream:
             raw = stream.iter_bytes()
             seen = next(raw)
-            for _ in range(num_signals):
+            server.send_signal(signal.SIGTERM)
+            if num_signals == 2:
+                wait_until_refused(url)  # else the two could be one
                 server.send_signal(signal.SIGTERM)
-                seen += next(raw)
             events = read_events(seen + b"".join(raw))
         assert events[-1]["error"]["code"] == "shutting_down"
         assert "shut down" in events[-1]["error"]["message"]
@@ -120,9 +145,16 @@ def test_streams_that_outlast_the_drain_end_with_a_reason(num_signals: int) -> N
 def test_dying_model_runner_ends_each_stream_with_an_error_and_the_process_with_another_code() -> (
     None
 ):
-    with process(drain_s=20, crash_at_step=5) as (server, url):
-        raw = httpx.post(f"{url}/v1/completions", json=STREAM, timeout=20).content
-        events = read_events(raw)
+    with (
+        process(drain_s=20, crash_at_rows=2) as (server, url),
+        httpx.Client(base_url=url, timeout=20) as client,
+    ):
+        with client.stream("POST", "/v1/completions", json=STREAM) as stream:
+            raw = stream.iter_bytes()
+            seen = next(raw)
+            last = client.post("/v1/completions", json=STREAM | {"stream": False})
+            events = read_events(seen + b"".join(raw))
+        assert last.status_code == 500
         assert events[-1]["error"] == {
             "message": "the model runner died",
             "type": "server_error",

@@ -23,7 +23,7 @@ BODY = {"prompt": "hi", "max_tokens": NUM, "stream": True}
 TEXT = PIECE.decode() * NUM
 
 
-def was_reset(connection: socket.socket, *, reads: bool, limit_s: float = 10) -> bool:
+def was_reset(connection: socket.socket, *, reads: bool, limit_s: float = 30) -> bool:
     """Whether the server resets the connection while nothing is read of it, or a byte now and then."""
     hangups = select.poll()
     hangups.register(connection, select.POLLERR)
@@ -38,7 +38,7 @@ def was_reset(connection: socket.socket, *, reads: bool, limit_s: float = 10) ->
 
 def test_reader_that_stops_and_one_that_drips_are_cut_off_while_another_goes_on() -> None:
     with (
-        live(scripted([PIECE] * NUM, num_blocks=512), send_timeout_s=0.3) as client,
+        live(scripted([PIECE] * NUM, num_blocks=512), send_timeout_s=1) as client,
         raw_post(client, "/v1/completions", BODY, receive_buffer=4096) as stopped,
         raw_post(client, "/v1/completions", BODY, receive_buffer=4096) as dripping,
     ):

@@ -36,8 +36,8 @@ TOY_HARDWARE = Hardware(
 )
 """1 GFLOP/s and 1 GB/s, taken as reached: a nanosecond an operation and a nanosecond a byte."""
 BARE = Efficiency(
-    ramp_tokens=0, attention_tile=0, logit_bytes=0, launch_us=0, eager_launch_us=0, step_us=0,
-    host_step_us=0, host_sequence_us=0, host_block_us=0,
+    ramp_tokens=0, attention_tile=0, unhidden=0, logit_bytes=0, kernel_cycles=0, eager_launch_us=0,
+    step_us=0, host_step_us=0, host_sequence_us=0, host_block_us=0,
 )  # fmt: skip
 MOVED = 2 * 2 * (8 * 100 + 2 * (100 + 2 * 50) + 3 * 200) + 400
 """Bytes a token beside weights and context: two layers of 16-bit activations, and its KV."""
@@ -77,8 +77,50 @@ def test_decodes_and_chunks_of_one_step_add_up():
 
 def test_launches_and_the_gap_between_steps_are_added():
     work = decode_work(1, 1000)
-    rates = with_rates(launch_us=3, launches_per_layer=5, step_us=7)
+    rates = with_rates(kernel_cycles=6000, launches_per_layer=5, step_us=7)
     assert toy(rates).step_ns(work) == toy().step_ns(work) + 2 * 5 * 3000 + 7000
+    fast = msgspec.structs.replace(TOY_HARDWARE, clock_mhz=3000)
+    faster = Roofline(fast, TOY_MODEL, "bf16", "bf16", rates).step_ns(work)
+    assert faster == toy().step_ns(work) + 2 * 5 * 2000 + 7000
+
+
+def test_experts_and_quantised_inputs_take_more_kernels():
+    rates = with_rates(
+        kernel_cycles=2000, launches_per_layer=5, quantise_launches=2, expert_launches=3
+    )
+    for model, dtype, more in ((TOY_MODEL, "fp8", 2), (TOY_MODEL, "int4", 0), (MOE, "bf16", 3)):
+        bare, full = (
+            Roofline(TOY_HARDWARE, model, dtype, "bf16", r).step_ns(decode_work(1, 1))
+            for r in (BARE, rates)
+        )
+        assert full - bare == model.num_layers * (5 + more) * 1000
+
+
+def test_of_arithmetic_and_reads_the_longer_hides_all_but_a_share_of_the_shorter():
+    read, computed = 2 * (2 * (90_000 + 200) + 100_000 + 100), 2 * 2 * 90_000
+    work = decode_work(1, 1000)
+    assert toy(with_rates(unhidden=0.25)).step_ns(work) - toy().step_ns(work) == computed // 4
+    prompt = prefill_work(100)
+    more = toy(with_rates(unhidden=0.25)).step_ns(prompt) - toy().step_ns(prompt)
+    assert more == read // 4
+
+
+@pytest.mark.parametrize(
+    ("watts", "slower"), [(None, 1.0), (0.001, 1.0), (0.008, 0.5), (0.0001, 10 ** (1 / 3))]
+)
+def test_the_fewer_watts_for_its_peak_the_less_of_it_a_card_reaches(watts, slower):
+    """At a third, the clock goes as the cube root of the power that each operation gets."""
+    rates = with_rates(
+        linear_compute=1.0, attention_compute=1.0, memory=1.0, kv_memory=1.0, power_exponent=1 / 3
+    )
+    card = msgspec.structs.replace(TOY_HARDWARE, measured=False, watts=watts)
+    few, many = (
+        Roofline(card, TOY_MODEL, "bf16", "bf16", rates).step_ns(prefill_work(n))
+        for n in (100, 1100)
+    )
+    plain = toy().step_ns(prefill_work(1100)) - toy().step_ns(prefill_work(100))
+    moved = 1000 * MOVED
+    assert many - few - moved == pytest.approx(slower * (plain - moved), rel=1e-6)
 
 
 def test_a_step_with_chunks_takes_no_less_than_its_eager_launches():
@@ -143,13 +185,16 @@ def test_tensor_parallelism_shares_work_out_and_pays_for_collectives():
     assert two.step_ns(work) == shared / 2 + 100 * whole + 100 * sent + 2 * 2 * 4000
 
 
-def test_pcie_answers_later_than_a_switched_link():
+def test_pcie_answers_later_than_a_switched_link_and_reaches_a_share_of_its_own():
+    rates = with_rates(collective_us=10, pcie_collective_us=30, link=1.0, pcie_link=0.5)
     times = []
     for link in ("nvlink", "pcie"):
         hardware = msgspec.structs.replace(TOY_HARDWARE, link=link, link_gb_per_s=1.0)
-        cost = Roofline(hardware, TOY_MODEL, "bf16", "bf16", BARE, tensor_parallel=2)
+        cost = Roofline(hardware, TOY_MODEL, "bf16", "bf16", rates, tensor_parallel=2)
         times.append(cost.step_ns(decode_work(1, 1)))
-    assert times[1] - times[0] == 4 * (30_000 - 10_000)
+    # Two devices send a token's bytes once, at 1 GB/s or at half of it.
+    hidden = 2 * TOY_MODEL.hidden
+    assert times[1] - times[0] == 4 * (30_000 - 10_000 + hidden)
 
 
 def test_tensor_parallelism_without_a_link_is_refused():

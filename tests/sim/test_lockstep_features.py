@@ -133,6 +133,8 @@ class Drive:
             tokens = np.array([rng.randrange(2) for _ in of], np.int32)
             stops = np.array([Finish.STOP if rng.random() < 0.02 else 0 for _ in of], np.int8)
             stops[[self._beam[request] for request in of]] = 0
+            if self._mix.failures:
+                stops[self._failing(of)] = Finish.FAILED
             parents = rows.copy()
             for at, request in enumerate(of):
                 if self._beam[request]:
@@ -142,6 +144,14 @@ class Drive:
         self._wanted = False
         _, plans = self._desk.commit(results, self._now - 1, self._now)
         self._opened(plans)
+
+    def _failing(self, of: list[int]) -> list[bool]:
+        """Samples that fail, alone; a beam fails as a whole."""
+        odds = self._mix.failures / 10
+        beams = {request: self._rng.random() < odds for request in dict.fromkeys(of)}
+        return [
+            beams[request] if self._beam[request] else self._rng.random() < odds for request in of
+        ]
 
     def _opened(self, plans) -> None:
         for plan in plans:
@@ -158,6 +168,7 @@ SWAPS = Mix(**SWAP)
 SWAPS_WIDE = Mix(widths=(1, 2, 3), policy="fair", **SWAP)
 ABORTS = Mix(widths=(1, 2), aborts=0.06, **SWAP)
 FAULTS = Mix(widths=(1, 2), failures=0.2, policy="priority", **SWAP)
+BEAM_FAULTS = Mix(widths=(1, 3), beams=True, failures=0.2, aborts=0.04, **SWAP)
 
 
 def is_shared(record: Record) -> bool:
@@ -180,6 +191,7 @@ FEATURES: dict[str, tuple[Mix, Callable[[Record], bool]]] = {
     "swap-of-forks": (SWAPS_WIDE, is_swap("in")),
     "lost-transfer": (FAULTS, lambda r: isinstance(r, SwapEnded) and not r.ok),
     "failed-step": (FAULTS, lambda r: isinstance(r, Ended) and r.reason == Finish.FAILED),
+    "failed-beam": (BEAM_FAULTS, lambda r: isinstance(r, Reparented)),
     "abort": (ABORTS, lambda r: isinstance(r, Ended) and r.reason == Finish.ABORTED),
 }
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.reference.prefix_cache import token_hits
-from traces.inspect import TraceFigures, inspect_trace
 from traces.reuse import ReuseCollector
 from traces.schema import TraceRequest
 from traces.servegen import mix_stats, read_clients
 from traces.stats import arrival_figures, spread
+from traces.survey import TraceFigures, survey_trace
 
 LENGTHS = {
     "azure_llm_2023_conv.csv.gz": (
@@ -54,7 +54,7 @@ def figures_of(shared_traces):
 
     def get(name: str, lru: str = "") -> TraceFigures:
         if name not in known:
-            found = inspect_trace(shared_traces / name, lru=lru, strict=True).figures
+            found = survey_trace(shared_traces / name, lru=lru, strict=True).figures
             assert isinstance(found, TraceFigures)
             known[name] = found
         return known[name]

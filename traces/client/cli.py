@@ -7,13 +7,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec.structs import asdict
+
+from traces.flags import OUTPUT, WORKLOAD, ReportFlags, ShapingFlags, Strict
+from traces.spread import spread
 
 SERVER = "Server"
-WORKLOAD = "Workload"
-OUTPUT = "Output"
 INTERRUPTED = 130
 
 
+@spread
 def bench(
     url: Annotated[
         str,
@@ -72,10 +75,7 @@ def bench(
             help="Of the prompts' words; else measured on the server.", rich_help_panel=SERVER
         ),
     ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(help="Only the first N requests.", metavar="N", rich_help_panel=WORKLOAD),
-    ] = None,
+    shaping: ShapingFlags,
     duration_s: Annotated[
         float | None,
         typer.Option(
@@ -83,40 +83,7 @@ def bench(
             rich_help_panel=WORKLOAD,
         ),
     ] = None,
-    arrivals: Annotated[
-        str | None,
-        typer.Option(
-            help="poisson:RATE, gamma:RATE:CV, weibull:RATE:CV, every:SECONDS or at-once, instead of the recorded times.",
-            rich_help_panel=WORKLOAD,
-        ),
-    ] = None,
-    open_loop: Annotated[
-        bool,
-        typer.Option(
-            "--open-loop",
-            help="Send requests of sessions at their recorded times.",
-            rich_help_panel=WORKLOAD,
-        ),
-    ] = False,
-    rate_scale: Annotated[
-        float,
-        typer.Option(help="So many times the requests in the same span.", rich_help_panel=WORKLOAD),
-    ] = 1.0,
-    time_scale: Annotated[
-        float,
-        typer.Option(help="Arrivals so many times as far apart.", rich_help_panel=WORKLOAD),
-    ] = 1.0,
-    system_tokens: Annotated[
-        int,
-        typer.Option(
-            help="Tokens of a prompt that is put before every request.", rich_help_panel=WORKLOAD
-        ),
-    ] = 0,
-    seed: Annotated[int, typer.Option(help="Of whatever is drawn.", rich_help_panel=WORKLOAD)] = 0,
-    strict: Annotated[
-        bool,
-        typer.Option("--strict", help="Refuse a trace with a bad row.", rich_help_panel=WORKLOAD),
-    ] = False,
+    strict: Strict = False,
     against: Annotated[
         Path | None,
         typer.Option(
@@ -125,26 +92,7 @@ def bench(
             rich_help_panel=OUTPUT,
         ),
     ] = None,
-    json: Annotated[
-        Path | None,
-        typer.Option(help="Write every figure to FILE.", metavar="FILE", rich_help_panel=OUTPUT),
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write a report to FILE, one page that needs nothing else; JSON and CSV lie beside it.",
-            metavar="FILE",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-    csv: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write every figure and every request as CSV files to DIR.",
-            metavar="DIR",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
+    reports: ReportFlags,
 ) -> None:
     """Send a trace's requests to a server at their times, and report what came back."""
     from rich.console import Console
@@ -164,14 +112,12 @@ def bench(
     from traces.shaping import build_shaping
     from traces.terminal import exit_on_error
 
+    json, html, csv = reports.json, reports.html, reports.csv
     with exit_on_error():
         check_outputs(json, html, folder=csv)
         settings = BenchSettings(
             endpoint=endpoint, ignore_eos=ignore_eos, temperature=temperature, timeout_s=timeout_s, duration_s=duration_s, warm_up=warm_up,
-            shaping=build_shaping(
-                limit=limit, arrivals=arrivals, open_loop=open_loop, rate_scale=rate_scale, time_scale=time_scale,
-                system_tokens=system_tokens, seed=seed,
-            ),
+            shaping=build_shaping(**asdict(shaping)),
         )  # fmt: skip
         kind = check_settings(settings, tokens_per_word)
         prediction = read_prediction(against) if against is not None else None

@@ -11,7 +11,7 @@ def inspect(
         Path,
         typer.Argument(
             metavar="RECORDING",
-            help="A file by `kilburn serve --record`; plain or gzip.",
+            help="A file by `kilburn serve --record` or `kilburn replay --record`; plain or gzip.",
             show_default=False,
         ),
     ],

@@ -10,7 +10,6 @@ from typing import Final
 
 from msgspec import Struct
 
-from engine.core.config import CoreConfig
 from engine.core.errors import InvariantError, TraceError
 from engine.core.frames import FrameMap
 from engine.core.journal import Commit, Schedule, Submit
@@ -100,8 +99,8 @@ def look(path: Path, *, partial: bool) -> Found:
 class _Watched(Rerun):
     """A core whose accepted tokens are told to the stories."""
 
-    def __init__(self, config: CoreConfig, stories: Stories) -> None:
-        super().__init__(config)
+    def __init__(self, header: Header, stories: Stories) -> None:
+        super().__init__(header.config, header.hash_block_tokens)
         self.stories = stories
         self.step = 0
 
@@ -124,7 +123,7 @@ class Walk:
         self.every = max(1, -(-(found.num_steps + 1) // MOST_MOMENTS))
         self._path = path
         self._found = found
-        self._core = _Watched(found.header.config, self.stories)
+        self._core = _Watched(found.header, self.stories)
         self._events: list[list[int | str]] = []
         self.start: int | None = None
         """When the first call was made, ns."""
@@ -163,7 +162,7 @@ class Walk:
         before = None
         if any(isinstance(record, Preempted) for record in entry.decisions):
             statuses = core.scheduler.statuses()
-            ran = running({int(r): s for r, s in statuses.items()}, self.stories.arrivals)
+            ran = running({int(r): s for r, s in statuses.items()}, self.stories.ranks)
             before = Before(core.scheduler.memory(), ran)
         if isinstance(call, Submit):
             self.stories.submitted(call, step)

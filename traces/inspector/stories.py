@@ -76,9 +76,13 @@ class Stories:
         self._notes: list[str] = []
 
     @property
-    def arrivals(self) -> dict[int, int]:
-        """Place of each request in the order of arrival; dicts keep it."""
-        return {request: at for at, request in enumerate(self.of)}
+    def ranks(self) -> dict[int, tuple[int, int]]:
+        """(class, place in the order of arrival) of each request, by which the core tells who gives way; `fcfs` knows no classes."""
+        ranked = self._config.scheduler.policy != "fcfs"
+        return {
+            request: (story.priority if ranked else 0, at)
+            for at, (request, story) in enumerate(self.of.items())
+        }
 
     def submitted(self, call: Submit, step: int) -> None:
         """A request arrived, before plan `step`."""

@@ -5,6 +5,7 @@ Knows records and the policy's rules; knows no files.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from msgspec import Struct
 
@@ -13,13 +14,15 @@ from engine.core.config import CoreConfig
 from engine.core.log import Preempted
 from engine.core.plan import MemoryReport
 
+LAST_BY_CLASS: Final = "the last by class, then by arrival,"
+
 
 class Before(Struct, frozen=True):
     """Where things stood when the call that preempted began."""
 
     memory: MemoryReport
     running: tuple[int, ...]
-    """Requests that ran, by arrival."""
+    """Requests that ran, in the order in which they give way, last first: by arrival, under `priority` and `fair` by class before that."""
 
 
 def why(record: Preempted, before: Before, gone: Sequence[int], config: CoreConfig) -> str:
@@ -44,15 +47,14 @@ def _need(asking: str, memory: MemoryReport) -> str:
 def _victim(record: Preempted, before: Before, gone: Sequence[int], config: CoreConfig) -> str:
     ran = [request for request in before.running if request not in gone]
     among = f"the {len(ran)} requests that ran"
-    if config.scheduler.policy != "fcfs":
-        return f"It was the last by class, then by arrival, of {among} and could give way."
+    last = "the last to arrive" if config.scheduler.policy == "fcfs" else LAST_BY_CLASS
     younger = ran[ran.index(record.request) + 1 :]
     if not younger:
-        return f"It gave way as the last to arrive of {among}."
+        return f"It gave way as {last} of {among}."
     names = _names(younger)
     kept = "it had" if len(younger) == 1 else "they had"
     return (
-        f"It gave way as the last to arrive of {among}, except {names}, immune because {kept} made no progress "
+        f"It gave way as {last} of {among}, except {names}, immune because {kept} made no progress "
         "since coming back."
     )
 
@@ -74,7 +76,9 @@ def _names(requests: Sequence[int]) -> str:
     return f"requests {', '.join(map(str, requests[:-1]))} and {requests[-1]}"
 
 
-def running(statuses: Mapping[int, Status], arrivals: Mapping[int, int]) -> tuple[int, ...]:
-    """Requests whose status is running, by arrival; `arrivals` numbers them."""
+def running(
+    statuses: Mapping[int, Status], ranks: Mapping[int, tuple[int, int]]
+) -> tuple[int, ...]:
+    """Requests whose status is running, by rank."""
     ran = [request for request, status in statuses.items() if status is Status.RUNNING]
-    return tuple(sorted(ran, key=lambda request: arrivals[request]))
+    return tuple(sorted(ran, key=lambda request: ranks[request]))

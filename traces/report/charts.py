@@ -8,10 +8,22 @@ from typing import Final
 
 from traces.report import numbers, svg
 from traces.report.document import Chart, Charts, Line, OverTime, Strip
-from traces.report.scale import Axis, Format, Tick, amount_axis, log_axis, time_ticks
+from traces.report.scale import (
+    Axis,
+    Format,
+    Tick,
+    amount_axis,
+    log_axis,
+    minute_ticks,
+    minutes_axis,
+    time_ticks,
+)
 
 DIGITS: Final = 5
 """Significant digits of values that the script shows."""
+
+_MINUTES_FROM: Final = 240_000.0
+"""Milliseconds from which an axis counts minutes or hours."""
 
 Data = dict[str, object]
 """What a part gives the script."""
@@ -128,14 +140,22 @@ def chart_axes(chart: Chart) -> tuple[Axis, Axis]:
     """The axes that a chart needs."""
     xs = [x for curve in chart.curves for x in curve.x] + [m.x for m in chart.marks if m.x]
     ys = [y for curve in chart.curves for y in curve.y] + [m.y for m in chart.marks if m.y]
-    if chart.log_x:
+    if chart.x_names:
+        x = Axis(-0.5, len(chart.x_names) - 0.5)
+    elif chart.log_x:
         x = log_axis(xs)
     elif chart.x_zero:
         x = amount_axis(xs, 1e-9)
     else:
         low, high = min(xs, default=0.0), max(xs, default=1.0)
         x = Axis(low, high if high > low else low + 1.0)
-    return x, Axis(0.0, 1.0) if chart.y_share else amount_axis(ys, 1e-9)
+    if chart.y_share:
+        return x, Axis(0.0, 1.0)
+    return x, minutes_axis(ys) if _in_minutes(chart, ys) else amount_axis(ys, 1e-9)
+
+
+def _in_minutes(chart: Chart, ys: list[float]) -> bool:
+    return chart.y_unit == "ms" and max(ys, default=0.0) >= _MINUTES_FROM
 
 
 def _chart(chart: Chart) -> str:
@@ -145,6 +165,12 @@ def _chart(chart: Chart) -> str:
     if chart.y_unit == "ms":
         y_text = numbers.ms
     x_ticks, y_ticks = x.ticks(5, x_text), y.ticks(4, y_text)
+    if chart.y_unit == "ms" and y.end >= _MINUTES_FROM:
+        y_ticks = minute_ticks(y)
+    if chart.x_names:
+        every = -(-len(chart.x_names) // 8)
+        named = list(enumerate(chart.x_names))[::every]
+        x_ticks = [Tick(x.place(float(at)), name) for at, name in named]
     shapes = [svg.gridlines([t.place for t in x_ticks], [t.place for t in y_ticks])]
     spots = []
     for mark in chart.marks:
@@ -166,7 +192,8 @@ def _chart(chart: Chart) -> str:
                 f'<b class="limit upright" style="left:{place:.2f}%"><span>{escape(mark.text)}</span></b>'
             )
     for curve in chart.curves:
-        shapes.append(svg.curve(curve.x, curve.y, x, y, curve.look))
+        if curve.joined:
+            shapes.append(svg.curve(curve.x, curve.y, x, y, curve.look))
         if curve.dots:
             spots += [
                 f'<b class="spot {curve.look}" style="left:{100 * x.place(a):.2f}%;top:{100 * (1 - y.place(b)):.2f}%"><i></i></b>'
@@ -198,6 +225,7 @@ def _chart_data(chart: Chart) -> Data:
         "y": [y.start, y.end],
         "xUnit": chart.x_unit,
         "yUnit": "%" if chart.y_share else chart.y_unit,
+        "xNames": chart.x_names,
         "curves": [
             {"label": c.label, "x": [_short(v) for v in c.x], "y": [_short(v) for v in c.y]}
             for c in chart.curves

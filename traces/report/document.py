@@ -61,6 +61,8 @@ class Curve(Struct, frozen=True, kw_only=True):
     y: list[float]
     look: str = "first"
     dots: bool = False
+    joined: bool = True
+    """False: dots alone, where x has no order."""
 
 
 class Mark(Struct, frozen=True, kw_only=True):
@@ -89,6 +91,8 @@ class Chart(Struct, frozen=True, kw_only=True):
     """y are shares, axis from 0 to 1."""
     x_zero: bool = False
     """The axis starts at 0."""
+    x_names: list[str] = []
+    """Names of the places 0, 1, ... where x is no amount."""
 
 
 class Charts(Struct, frozen=True, kw_only=True, tag="charts"):
@@ -156,7 +160,29 @@ class Words(Struct, frozen=True, kw_only=True, tag="words"):
     lines: list[str]
 
 
-Part = OverTime | Charts | Maps | Table | Facts | Words
+class Heat(Struct, frozen=True, kw_only=True):
+    """A figure by two settings, as a grid of shaded cells."""
+
+    title: str
+    text: str
+    row_name: str
+    rows: list[str]
+    column_name: str
+    columns: list[str]
+    cells: list[list[str]]
+    """[rows][columns] as they are read."""
+    shades: list[list[float | None]]
+    """[rows][columns] 0: palest, 1: darkest; None: no figure."""
+
+
+class Heats(Struct, frozen=True, kw_only=True, tag="heats"):
+    """Heat maps, one shown at a time; printed all."""
+
+    name: str
+    heats: list[Heat]
+
+
+Part = Heats | OverTime | Charts | Maps | Table | Facts | Words
 
 
 class Section(Struct, frozen=True, kw_only=True):

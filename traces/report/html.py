@@ -18,6 +18,8 @@ from traces.report.document import (
     Document,
     Facts,
     Finding,
+    Heat,
+    Heats,
     Maps,
     OverTime,
     Part,
@@ -89,6 +91,8 @@ def _part(part: Part, data: dict[str, charts.Data]) -> str:
             return markup
         case Maps():
             return _maps(part, data)
+        case Heats():
+            return _heats(part, data)
         case Table():
             return _table(part)
         case Facts():
@@ -107,17 +111,57 @@ def _maps(part: Maps, data: dict[str, charts.Data]) -> str:
             for moment in part.moments
         ],
     }
+    panels = [
+        (moment.title, f'<p>{escape(moment.text)}</p><div class="map"></div>')
+        for moment in part.moments
+    ]
+    return _tabs(part.name, "Moments", panels)
+
+
+def _tabs(name: str, label: str, panels: list[tuple[str, str]]) -> str:
+    """Panels of (title, markup), of which one is shown at a time."""
     tabs = "".join(
-        f'<button type="button" role="tab" id="{part.name}-tab{i}" aria-controls="{part.name}-{i}" '
-        f'aria-selected="{"false" if i else "true"}" tabindex="{-1 if i else 0}">{escape(moment.title)}</button>'
-        for i, moment in enumerate(part.moments)
+        f'<button type="button" role="tab" id="{name}-tab{i}" aria-controls="{name}-{i}" '
+        f'aria-selected="{"false" if i else "true"}" tabindex="{-1 if i else 0}">{escape(title)}</button>'
+        for i, (title, _) in enumerate(panels)
     )
-    panels = "".join(
-        f'<div role="tabpanel" class="moment{" hidden" if i else ""}" id="{part.name}-{i}" aria-labelledby="{part.name}-tab{i}">'
-        f'<h3>{escape(moment.title)}</h3><p>{escape(moment.text)}</p><div class="map"></div></div>'
-        for i, moment in enumerate(part.moments)
+    shown = "".join(
+        f'<div role="tabpanel" class="moment{" hidden" if i else ""}" id="{name}-{i}" aria-labelledby="{name}-tab{i}">'
+        f"<h3>{escape(title)}</h3>{markup}</div>"
+        for i, (title, markup) in enumerate(panels)
     )
-    return f'<div class="maps" id="{part.name}"><div role="tablist" aria-label="Moments">{tabs}</div>{panels}</div>'
+    return f'<div class="maps" id="{name}"><div role="tablist" aria-label="{label}">{tabs}</div>{shown}</div>'
+
+
+def _heats(part: Heats, data: dict[str, charts.Data]) -> str:
+    data[part.name] = {"kind": "tabs"}
+    return _tabs(part.name, "Figures", [(heat.title, _heat(heat)) for heat in part.heats])
+
+
+def _heat(heat: Heat) -> str:
+    heads = "".join(f'<th scope="col">{escape(column)}</th>' for column in heat.columns)
+    rows = "".join(
+        f'<tr><th scope="row">{escape(name)}</th>'
+        + "".join(
+            f"<td{_shade(shade)}>{escape(cell)}</td>"
+            for cell, shade in zip(cells, shades, strict=True)
+        )
+        + "</tr>"
+        for name, cells, shades in zip(heat.rows, heat.cells, heat.shades, strict=True)
+    )
+    span = len(heat.columns)
+    return (
+        f'<p>{escape(heat.text)}</p><div class="scroll" tabindex="0" role="region" aria-label="{escape(heat.title)}">'
+        f'<table class="heat"><thead><tr><td></td><th class="over" colspan="{span}" scope="colgroup">{escape(heat.column_name)}</th></tr>'
+        f'<tr><th class="over">{escape(heat.row_name)}</th>{heads}</tr></thead><tbody>{rows}</tbody></table></div>'
+    )
+
+
+def _shade(shade: float | None) -> str:
+    if shade is None:
+        return ' class="none"'
+    dark = ' class="dark"' if shade > 0.62 else ""
+    return f'{dark} style="--shade:{100 * shade:.0f}%"'
 
 
 def _packed(delta: object) -> str:

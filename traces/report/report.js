@@ -85,7 +85,7 @@
           const along = part.byY ? curve.y : curve.x, across = part.byY ? curve.x : curve.y;
           if (!along.length) return;
           const place = find(along, value);
-          const there = part.byY ? `${say(value, chart.yUnit)} within ${say(across[place], chart.xUnit)}` : `${say(across[place], chart.yUnit)} at ${say(along[place], chart.xUnit)}`;
+          const there = part.byY ? `${say(value, chart.yUnit)} within ${say(across[place], chart.xUnit)}` : `${say(across[place], chart.yUnit)} at ${chart.xNames?.[along[place]] ?? say(along[place], chart.xUnit)}`;
           cells[k].textContent = there;
           words.push(`${curve.label} ${there}`);
         });
@@ -113,7 +113,7 @@
   };
 
   const views = [];
-  const maps = (root, part) => {
+  const tabs = (root) => {
     const tabs = [...root.querySelectorAll('[role="tab"]')], panels = [...root.querySelectorAll(".moment")];
     const choose = (chosen, focus) => tabs.forEach((tab, i) => {
       tab.setAttribute("aria-selected", String(i === chosen));
@@ -128,6 +128,10 @@
         if (by) choose((i + by + tabs.length) % tabs.length, true);
       });
     });
+    return panels;
+  };
+  const maps = (root, part) => {
+    const panels = tabs(root);
     return Promise.all(part.moments.map(async (moment, i) => {
       const view = new KilburnView.BlockMap(panels[i].querySelector(".map"));
       view.blockSize = moment.blockSize;
@@ -137,9 +141,12 @@
     }));
   };
 
+  // A cell as a number: times of any unit compare with each other.
+  const units = { ms: 1, s: 1000, min: 60000, h: 3600000 };
   const number = (text) => {
-    const value = parseFloat(text.replaceAll(",", ""));
-    return Number.isNaN(value) ? -Infinity : value;
+    const [, amount, unit] = /^\$?(-?[\d.,]+)\s*(\S*)/.exec(text) ?? [];
+    const value = amount === undefined ? NaN : parseFloat(amount.replaceAll(",", ""));
+    return Number.isNaN(value) ? -Infinity : value * (units[unit] ?? 1);
   };
   const table = (root) => {
     const body = root.querySelector("tbody"), heads = [...root.querySelectorAll("th")], rows = [...body.rows];
@@ -167,7 +174,7 @@
   const ready = [];
   for (const [name, part] of Object.entries(data)) {
     const root = document.getElementById(name);
-    ready.push({ time: overTime, xy: curves, maps }[part.kind](root, part));
+    ready.push({ time: overTime, xy: curves, maps, tabs }[part.kind](root, part));
   }
   for (const root of document.querySelectorAll(".table.tools")) table(root);
 

@@ -44,6 +44,22 @@ def amount_axis(values: Sequence[float], least: float = 1.0) -> Axis:
     return Axis(0.0, step * math.ceil(top / step - 1e-9))
 
 
+def minutes_axis(values: Sequence[float]) -> Axis:
+    """From 0 to a time above all of these, in milliseconds, of up to four steps that clocks know."""
+    top = max(values)
+    step = 1000 * time_step(top / 4000)
+    return Axis(0.0, step * math.ceil(top / step - 1e-9))
+
+
+def minute_ticks(axis: Axis) -> list[Tick]:
+    """Of a `minutes_axis`."""
+    step = 1000 * time_step(axis.end / 4000)
+    hours = axis.end > 7_200_000
+    unit, size = ("h", 3.6e6) if hours else ("min", 6e4)
+    values = [i * step for i in range(int(axis.end / step + 1e-9) + 1)]
+    return [Tick(axis.place(v), f"{v / size:.3g} {unit}" if v else "0") for v in values]
+
+
 def log_axis(values: Sequence[float]) -> Axis:
     """Around all of these that are above 0, to the next half decade."""
     above = [value for value in values if value > 0] or [1.0]

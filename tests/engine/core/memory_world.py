@@ -125,7 +125,7 @@ class MemoryWorld(World):
 
     def look_up(self, group_row: int, num_tokens: int) -> None:
         """So that blocks which a lookup brings into the index are there before a call that may be refused."""
-        self.memory._find(group_row, num_tokens)
+        self.memory._publication.find(group_row, num_tokens)
         self.model.hits_of(group_row, num_tokens)
 
     # -- arriving and computing --------------------------------------------------------------------------------

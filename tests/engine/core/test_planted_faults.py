@@ -43,7 +43,7 @@ FAULTS = {
         MEMORY,
     ),
     "a shared block is written without a copy": (
-        "memory.py",
+        "holdings.py",
         "self.pool.refs[block] - self.pool.moves[block] > 1",
         "self.pool.refs[block] - self.pool.moves[block] > 99",
         SCHEDULER,
@@ -56,8 +56,8 @@ FAULTS = {
     ),
     "a whole prompt may be found, and nothing is left to compute": (
         "memory.py",
-        "hits = self._find(first, num_tokens - 1)",
-        "hits = self._find(first, num_tokens)",
+        "hits = self._publication.find(first, num_tokens - 1)",
+        "hits = self._publication.find(first, num_tokens)",
         SCHEDULER,
     ),
     "admission ignores the watermark": (
@@ -74,8 +74,8 @@ FAULTS = {
     ),
     "swap-in does not ask the index": (
         "memory.py",
-        "hits = self._find(first, valid)",
-        "hits = _NOTHING",
+        "hits = self._publication.find(first, valid)",
+        "hits = np.zeros(0, np.int32)",
         MEMORY,
     ),
     "frames of a transfer leak when its request has ended": (
@@ -115,13 +115,13 @@ FAULTS = {
         LEAPS,
     ),
     "evicted content can still be found": (
-        "memory.py",
+        "holdings.py",
         "            self.index.drop(evicted)\n",
         "",
         MEMORY,
     ),
     "the source of a copy stays referenced": (
-        "memory.py",
+        "holdings.py",
         "            self.pool.give(np.array([source]))\n",
         "",
         SCHEDULER,

@@ -44,12 +44,14 @@ def test_the_answer_comes_first_and_files_say_the_same(kilburn, bursts, tmp_path
     )
     assert result.exit_code == 0, result.output
     found = json.loads((tmp_path / "x.json").read_text())
-    assert found == json.loads((tmp_path / "kilburn-plan" / "plan.json").read_text())
+    (folder,) = (tmp_path / "kilburn-plan").glob("bursts-H100+L4-*")
+    assert f"written to kilburn-plan/{folder.name}" in result.output
+    assert found == json.loads((folder / "plan.json").read_text())
     text = words(result.output)
     assert text.startswith(words(found["findings"][0]))
     for sentence in [*found["findings"], *found["assumptions"]]:
         assert words(sentence) in text
-    rows = list(csv.DictReader((tmp_path / "kilburn-plan" / "plan.csv").read_text().splitlines()))
+    rows = list(csv.DictReader((folder / "plan.csv").read_text().splitlines()))
     assert len(rows) == sum(len(candidate["points"]) for candidate in found["candidates"])
     answers = {row["hardware"]: int(row["replicas"]) for row in rows if row["is_answer"] == "True"}
     assert answers == {c["hardware"]: c["replicas"] for c in found["candidates"] if c["feasible"]}
@@ -58,6 +60,16 @@ def test_the_answer_comes_first_and_files_say_the_same(kilburn, bursts, tmp_path
     assert msgspec.json.decode((tmp_path / "x.json").read_bytes(), type=PlanResult).candidates, (
         "others read it as a Struct"
     )
+
+
+def test_another_question_has_another_folder_and_shares_the_simulations(kilburn, bursts, tmp_path):
+    folders = []
+    for slo in ("ttft_p99=1s", "ttft_p99=2s", "ttft_p99=1s"):
+        args = ["--slo", slo, "--hardware", "H100", "--quick"]
+        assert kilburn(bursts, *args).exit_code == 0
+        folders.append(sorted(p.name for p in (tmp_path / "kilburn-plan").iterdir()))
+    assert [len(names) for names in folders] == [2, 3, 3], "points, and one for each question"
+    assert folders[1] == folders[2]
 
 
 def test_equal_bytes_whatever_the_hash_seed_and_the_workers(bursts, tmp_path):

@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 from engine.core.errors import ConfigError
 from sim.plan.judge import Populations
 from sim.plan.machines import alone_settings
+from sim.plan.reseeding import at_least
 from sim.plan.result import PlanTrace
+from sim.plan.sensitivity import changes_for
+from sim.plan.sized import Sized
 from sim.plan.trial import run_trial
 from sim.plan.windows import Windows, fewest_by_window
 from sim.sweep.axes import Files, resolve_settings
@@ -133,6 +136,18 @@ def test_counts_add_up_and_rejections_are_misses(tmp_path):
             "even with each request alone on an idle 8 x L4, ttft_p99 is",
         ),
         (
+            "ttft_p99=1ms",
+            {},
+            "alone",
+            "; the longest prompt, 1,",
+        ),
+        (
+            "tpot_p99=3ms",
+            {"settings": {"tensor_parallel": 2}},
+            "alone",
+            " ms at least, in which 15.0 GB of weights are read, 7.5 of them on each device",
+        ),
+        (
             "ttft_p99=2s",
             {"settings": {"model": "Qwen3-32B", "tensor_parallel": 1}},
             "no_fit",
@@ -229,7 +244,7 @@ def test_windows_need_what_trying_every_number_finds(bursts):
     assert [*itertools.chain(*(half.replicas for half in halves))] == found.replicas
 
 
-def test_autoscaling_is_a_lower_bound_on_the_fixed_answer(bursts):
+def test_the_bound_is_below_the_windows_and_those_below_the_fixed_answer(bursts):
     asked = question(bursts, "ttft_p99=1s", settings={"tensor_parallel": 1}, with_autoscaling=True)
     [candidate] = plan(asked).candidates
     scaling = candidate.autoscaling
@@ -239,6 +254,17 @@ def test_autoscaling_is_a_lower_bound_on_the_fixed_answer(bursts):
     assert scaling.replica_hours == pytest.approx(sum(scaling.replicas) * 10 / 3600)
     assert scaling.fixed_replica_hours == pytest.approx(
         (candidate.replicas or 0) * len(scaling.replicas) * 10 / 3600
+    )
+    bound = candidate.bound
+    assert bound is not None
+    assert 0 < bound.replica_hours < scaling.replica_hours < (bound.fixed_replica_hours or 0)
+    assert 1 < (bound.peak_replicas or 0) <= max(scaling.replicas)
+    assert bound.most_saving_share == 1 - bound.replica_hours / (bound.fixed_replica_hours or 0)
+    point = next(point for point in candidate.points if point.replicas == candidate.replicas)
+    assert point.cost is not None
+    cost = point.cost.usd_per_million_output_tokens or 0
+    assert bound.usd_per_million_output_tokens == pytest.approx(
+        cost * (1 - bound.most_saving_share)
     )
 
 
@@ -307,8 +333,48 @@ def test_alone_means_alone_whatever_is_done_to_the_trace(bursts, changes):
 @pytest.mark.parametrize("sessions", [0, 1, 80, 10_000, 10_000_000])
 def test_however_many_sessions_are_tried_alone_their_times_fit(sessions):
     trace = PlanTrace(
-        name="t", format="kilburn", sha256="", has_arrivals=True, requests=10**7, with_tpot=0,
+        name="t", format="kilburn", sha256="", has_arrivals=True, requests=10**7, with_tpot=0, longest_prompt=1,
         sessions=sessions, left_out=0, bad={}, span_s=0.0,
     )  # fmt: skip
     gap_s = int(str(alone_settings(trace)["arrivals"]).partition(":")[2])
     assert 0 < gap_s * 10**9 * (sessions or trace.requests) <= MAX_ARRIVAL_NS
+
+
+@pytest.mark.parametrize(
+    ("holds", "draws", "share"), [(10, 10, 0.741), (0, 10, 0.0), (9, 10, 0.606), (59, 59, 0.95)]
+)
+def test_few_draws_show_little(holds, draws, share):
+    assert at_least(holds, draws) == pytest.approx(share, abs=0.001)
+
+
+def test_a_slow_machine_has_its_requests_alone_however_long_they_take(tmp_path):
+    """Two answers that take half an hour each: on one machine one after the other, neither meets the other."""
+    table = tmp_path / "slow.toml"
+    table.write_text(
+        '[Slow]\nmemory_mib = 81920\nmemory_gb_per_s = 10\npeak_tflops = {bf16 = 1}\nsource = "mine"\n'
+    )
+    trace = tmp_path / "t.csv"
+    trace.write_text(COLUMNS + "2023-11-16 18:00:00.000,9000,1000\n" * 2)
+    asked = question(
+        trace, "e2e_p99=120m", settings={"tensor_parallel": 1}, files=Files(hardware=table)
+    )
+    [candidate] = plan(asked, ["Slow"]).candidates
+    assert candidate.alone is not None
+    alone_ms = candidate.alone.e2e_ms
+    assert (alone_ms.max or 0) > 1200e3
+    assert alone_ms.max == alone_ms.p50
+
+
+@pytest.mark.parametrize(
+    ("given", "axis"),
+    [({}, "utilisation"), ({"num_blocks": 2000}, "num_blocks"), ({"kv_gb": 4.0}, "kv_gb")],
+)
+def test_every_machine_has_its_pool_varied_and_its_requests_widened(bursts, given, axis):
+    asked = question(bursts, "ttft_p99=9s", settings={"tensor_parallel": 1, **given})
+    machine = machine_of(1, **given)
+    alone = run_trial(bursts, machine, asked.slo, False, False, None)
+    sized = Sized(plan(asked).candidates[0], machine, alone)
+    changes = {(change.setting, change.value) for change in changes_for(sized)}
+    pools = {name for name, _ in changes} & {"utilisation", "num_blocks", "kv_gb"}
+    assert pools == {axis}
+    assert {("num_sequences", 2), ("beam_width", 2), ("preemption", "auto")} <= changes

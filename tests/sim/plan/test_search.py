@@ -66,3 +66,13 @@ def test_the_most_users_are_safe_too(holds):
 def test_no_size_holds(most):
     assert drive(fewest(most), [False] * most)[0].answer is None
     assert drive(greatest(most), [False] * most)[0].answer is None
+
+
+@given(st.integers(1, 200), st.integers(0, 200), st.integers(1, 200))
+def test_what_is_known_to_fail_saves_steps_and_changes_no_answer(most, step, known):
+    least = min(known, step + 1, most)
+    up = [size > step for size in range(1, most + 1)]
+    found, asked = drive(fewest(most, least), up)
+    assert found == drive(fewest(most), up)[0]
+    assert len(set(asked)) <= 2 * most.bit_length() + 5
+    assert min(asked) >= least - 1

@@ -90,12 +90,23 @@ def test_other_code_or_another_trace_is_another_key(tmp_path, monkeypatch):
 def test_a_point_that_fails_says_why_and_the_rest_go_on(kilburn, tmp_path):
     result = kilburn("--axis", "token_budget=100,2048", "--axis", "model=Llama-3.1-8B,nope")
     assert result.exit_code == 1
-    rows = list(csv.DictReader((tmp_path / "kilburn-sweep" / "sweep.csv").read_text().splitlines()))
+    (folder,) = (tmp_path / "kilburn-sweep").glob("azure_sample-token_budget+model-*")
+    assert f"written to kilburn-sweep/{folder.name}" in result.output
+    rows = list(csv.DictReader((folder / "sweep.csv").read_text().splitlines()))
     assert [bool(row["error"]) for row in rows] == [True, True, False, True]
     assert "--token-budget (100) must be at least --max-batch (256)" in " ".join(
         result.output.split()
     )
     assert "unknown model 'nope'" in " ".join(result.output.split())
+
+
+def test_another_sweep_has_another_folder_and_takes_up_the_same_points(kilburn, tmp_path):
+    for axis in ("replicas=1", "replicas=1,2", "replicas=1"):
+        assert kilburn("--axis", axis).exit_code == 0
+    names = [path.name for path in (tmp_path / "kilburn-sweep").iterdir()]
+    assert len(names) == 3
+    assert sum(name.startswith("azure_sample-replicas-") for name in names) == 2
+    assert len(list((tmp_path / "kilburn-sweep" / "points").iterdir())) == 2
 
 
 def test_every_row_of_the_trace_is_counted_at_every_point(tmp_path):

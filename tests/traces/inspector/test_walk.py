@@ -12,6 +12,7 @@ import pytest
 from engine.core.errors import TraceError
 from engine.core.journal import Schedule
 from engine.core.log import Copied, Ended, Preempted, SwapStarted
+from engine.core.policy import youngest_victim
 from tests.sim.test_lockstep import record_crowd
 from traces.inspector import moments as moments_module
 from traces.inspector import pack
@@ -163,6 +164,55 @@ def test_stories_tell_what_the_log_says(recording) -> None:
     assert all(index["end"][index["id"].index(request)] for request in ended)
     if any(isinstance(record, SwapStarted) for record in records):
         assert any("move out to the host" in t for s in stories.values() for *_, t in s)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority", "fair"])
+async def test_who_gave_way_and_who_was_immune_is_what_the_core_chose(
+    tmp_path, policy, monkeypatch
+) -> None:
+    path = tmp_path / "run.jsonl"
+    limits = {"host_blocks": 0, "preemption": "recompute", "policy": policy}
+    await record_crowd(path, clients=60, faults=True, virtual=True, **limits)
+    choices: list[tuple[int, list[int], set[int]]] = []
+
+    def watched(table, running, known, asking):
+        victim = youngest_victim(table, running, known, asking)
+        if victim is not None:
+            ran = list(dict.fromkeys(table.request[running].tolist()))
+            progressed = set(table.request[running[known > table.floor[running]]].tolist())
+            choices.append((int(table.request[victim]), ran, set(ran) - progressed))
+        return victim
+
+    monkeypatch.setattr("engine.core.pressure.youngest_victim", watched)
+    _, walk = page_of(path)
+    told = [
+        (step, text)
+        for story in walk.stories.of.values()
+        for step, _, kind, text in story.lines
+        if kind == "preempt"
+    ]
+    monkeypatch.undo()
+    with RecordingReader(path) as reader:
+        records = [record for entry in reader.entries() for record in entry.decisions]
+    preempted = [record for record in records if isinstance(record, Preempted)]
+    assert [record.request for record in preempted] == [victim for victim, _, _ in choices]
+    expected = []
+    immune_ones = 0
+    for record, (victim, ran, immune) in zip(preempted, choices, strict=True):
+        after = ran[ran.index(victim) + 1 :]
+        assert set(after) <= immune
+        immune_ones += bool(after)
+        names = [str(request) for request in after]
+        listed = f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else "".join(names)
+        plural = "s" if len(names) > 1 else ""
+        end = f" of the {len(ran)} requests that ran"
+        end += f", except request{plural} {listed}, immune because" if after else "."
+        expected.append((record.step, end))
+    assert len(told) == len(expected)
+    assert immune_ones or policy == "fcfs", "the recording has something to tell"
+    for step, end in expected:
+        at = next(i for i, (when, text) in enumerate(told) if when == step and end in text)
+        told.pop(at)
 
 
 def test_cut_recording_is_refused_and_shown_when_asked(recording, tmp_path) -> None:

@@ -57,6 +57,8 @@ def test_those_that_gave_way_before_in_the_same_step_are_not_counted() -> None:
 
 def test_other_policies_do_not_claim_arrival_alone() -> None:
     assert "last by class, then by arrival, of the 3" in why(record(), before(), [], PRIORITY)
+    said = why(record(request=2, asking=1), before(), [], PRIORITY)
+    assert "by arrival, of the 3 requests that ran, except request 3, immune because it" in said
 
 
 def test_estimates_are_told_where_they_were_compared() -> None:
@@ -64,6 +66,7 @@ def test_estimates_are_told_where_they_were_compared() -> None:
     assert said.endswith("estimated at 3.1 ms by swap and 12.0 ms by recompute.")
 
 
-def test_running_are_in_order_of_arrival() -> None:
+def test_running_are_in_order_of_rank() -> None:
     statuses = {5: Status.RUNNING, 2: Status.RUNNING, 9: Status.SWAPPED}
-    assert running(statuses, {2: 1, 5: 0, 9: 2}) == (5, 2)
+    assert running(statuses, {2: (0, 1), 5: (0, 0), 9: (0, 2)}) == (5, 2)
+    assert running(statuses, {2: (-1, 1), 5: (0, 0), 9: (0, 2)}) == (2, 5)

@@ -64,7 +64,7 @@ def is_client_recording(path: Path) -> bool:
     return first.lstrip().startswith(b'{"client"') and b'"windows"' in first
 
 
-def inspect_trace(
+def survey_trace(
     path: Path,
     *,
     lru: str = "",
