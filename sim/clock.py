@@ -47,21 +47,22 @@ class Clock(simpy.Environment):
         end = FOREVER if until_ns is None else until_ns
         queue = self._queue
         while queue and queue[0][0] < end and self.failure is None:
-            when, rank, _, event = heappop(queue)
+            when, rank, _, event = queue[0]
             callbacks = event.callbacks
-            if not callbacks:
-                if event.ok:
-                    continue
-                raise event.value
-            # As `Environment.step`, for events that only succeed.
+            if not callbacks and event.ok:
+                heappop(queue)
+                continue
             if when != self._now or rank > self._reached:
                 self._reached = rank
-                self._now = when
-            event.callbacks = None
+            if not event.ok:
+                self.step()
+                continue
+            # What `step` does with an event that has not failed, without its provisions for others.
+            heappop(queue)
+            self._now = when
+            event.callbacks = None  # type: ignore[assignment]
             for callback in callbacks:
                 callback(event)
-            if not event.ok and not event.defused:
-                raise event.value
         if self.failure is not None:
             raise self.failure
         if until_ns is not None and any(_is_awaited(event) for _, _, _, event in queue):

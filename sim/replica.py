@@ -177,7 +177,7 @@ class Replica:
             if self._leaps and len(plans) == 1:
                 passes_ends = not self._occupancy.forking and self.may_pass_ends()
                 ahead = scheduler.forecast(plans[0], self._horizon, beyond_ends=passes_ends)
-                if ahead is not None:
+                if ahead is not None and ahead.steps > self._max_open:
                     self._observe()
                     self._begin(ahead, work)
                     return
