@@ -37,6 +37,8 @@ from sim.timeline import Timeline
 FEWEST_STEPS: Final = 128
 MOST_STEPS: Final = 512
 """Of one leap: more are another leap."""
+WORTHWHILE_STEPS: Final = 4
+"""A shorter forecast takes longer than its single steps."""
 _FIRST_RANK: Final = 2
 _ROWS_AT_FIRST: Final = 1024
 
@@ -177,7 +179,7 @@ class Replica:
             if self._leaps and len(plans) == 1:
                 passes_ends = not self._occupancy.forking and self.may_pass_ends()
                 ahead = scheduler.forecast(plans[0], self._horizon, beyond_ends=passes_ends)
-                if ahead is not None and ahead.steps > self._max_open:
+                if ahead is not None and ahead.steps >= WORTHWHILE_STEPS:
                     self._observe()
                     self._begin(ahead, work)
                     return
