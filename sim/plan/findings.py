@@ -2,11 +2,15 @@
 
 from collections.abc import Sequence
 
+from sim.plan.advice import advice
 from sim.plan.points import OVERRIDE
 from sim.plan.question import Question
 from sim.plan.result import Candidate, Cost, PlanResult, Point, Variant
 from sim.plan.sized import Sized
+from sim.plan.slo import Slo
 from sim.plan.users import PAUSE_NS
+from sim.plan.words import SETTINGS, join, promises
+from sim.report.memory_table import memory_line
 from sim.sweep.render import show_ms
 
 
@@ -20,15 +24,16 @@ def machines(count: int, candidate: Candidate) -> str:
 def findings_of(result: PlanResult) -> list[str]:
     """Sentences, each with its figures."""
     found = [_answer(result)]
+    best = result.candidates[result.best] if result.best is not None else None
+    if best is not None:
+        found += [_costs(best), _sure(best), _load(best, result.slo)]
     for place, candidate in enumerate(result.candidates):
         if place != result.best:
             found.append(_other(candidate))
-    if result.best is None:
-        return found
-    best = result.candidates[result.best]
-    found += [_load(best), *_frontier(best), *_bound(best), *_scaling(best)]
-    found += _confidence(best)
-    found += _sensitivity(best)
+    if best is None:
+        return [*found, *filter(None, [advice(result)])]
+    found += [*_frontier(best), *_bound(best), *_scaling(best)]
+    found += [*_sensitivity(best), *_memory(best)]
     for candidate in result.candidates:
         found += _not_monotone(candidate)
     return found
@@ -40,13 +45,29 @@ def _answer(result: PlanResult) -> str:
         return f"No {what} that was looked at keeps {result.slo} for {result.model} on {result.trace.name}."
     best = result.candidates[result.best]
     if result.mode == "users":
-        price = f", for ${best.usd_per_user_hour:.3f} a user-hour" if best.usd_per_user_hour else ""
         return (
-            f"{_users(best.users)} can work at once on {machines(best.replicas or 1, best)} with {result.model} while it keeps "
-            f"{result.slo}{price}."
+            f"{_users(best.users)} can work at once on {machines(best.replicas or 1, best)} with {result.model} and sessions like those of "
+            f"{result.trace.name}."
         )
-    keep = "keeps" if best.replicas == 1 else "keep"
-    return f"{machines(best.replicas or 0, best)} with {result.model} {keep} {result.slo} on {result.trace.name}{_price(best.cost)}."
+    devices = f", {best.devices:,} devices in all," if best.devices != best.replicas else ""
+    return f"You need {machines(best.replicas or 0, best)}{devices} to serve {result.model} under the load of {result.trace.name}."
+
+
+def _costs(best: Candidate) -> str:
+    """What the answer costs."""
+    cost = best.cost
+    if cost is None:
+        return f"What it costs is not known: {best.hardware} has no price; give one with --price {best.hardware}=2.5."
+    parts = [f"${cost.usd_per_hour:.2f} an hour"]
+    if best.usd_per_user_hour is not None:
+        parts.append(f"${best.usd_per_user_hour:.3f} a user-hour")
+    if cost.usd_per_million_output_tokens is not None:
+        parts.append(f"${cost.usd_per_million_output_tokens:.2f} per million output tokens")
+    prompts = ""
+    if cost.usd_per_million_tokens is not None:
+        prompts = f" (${cost.usd_per_million_tokens:.3f} per million tokens, prompts included)"
+    since = f"prices as of {best.price_as_of}" if best.price_as_of else f"{best.price_source}"
+    return f"It costs {join(parts)}{prompts}; {since}."
 
 
 def _users(count: int | None) -> str:
@@ -89,16 +110,14 @@ def point_at(candidate: Candidate, size: int | None) -> Point | None:
     return next((point for point in candidate.points if point.replicas == size), None)
 
 
-def _load(best: Candidate) -> str:
+def _load(best: Candidate, slo: Slo) -> str:
+    """What is promised, and how the answer keeps it."""
     point = point_at(best, best.users or best.replicas)
     assert point is not None
-    kept = " and ".join(
-        f"{clause.name} is {show_ms(clause.value_ms)} of {show_ms(clause.limit_ms)}"
-        for clause in point.clauses
-    )
+    kept = join([f"{clause.name} is {show_ms(clause.value_ms)}" for clause in point.clauses])
     rejected = sum(point.rejected.values())
     refused = f"; requests that are rejected count as late: {rejected:,}" if rejected else ""
-    return f"There {kept}{refused}."
+    return f"Promised: {promises(slo)}; there {kept}{refused}."
 
 
 def _frontier(best: Candidate) -> list[str]:
@@ -146,24 +165,36 @@ def _scaling(best: Candidate) -> list[str]:
     ]
 
 
-def _confidence(best: Candidate) -> list[str]:
+def _sure(best: Candidate) -> str:
+    """How far the answer is to be trusted."""
+    return f"How sure: {_redraws(best)}. Step times are modelled, not measured."
+
+
+def _redraws(best: Candidate) -> str:
     again = best.reseeding
     if again is None:
-        return []
-    held = f"The answer holds in {again.holds} of {again.seeds} redraws of the trace"
+        return "this trace alone was simulated, once (--seeds N redraws it)"
+    held = f"the answer holds in {again.holds} of {again.seeds} redraws of the trace"
     if again.holds == again.seeds:
         sure = f"so few show with 95 % confidence that it does in {again.sure_share:.0%} of all"
-        return [f"{held}; {sure}, or more."]
+        return f"{held}; {sure}, or more"
     is_fleet = best.users is None
     safer = "one replica more" if is_fleet else "a tenth fewer users"
     more = f"{held}; with {safer}, in {again.holds_with_one_more}"
     answer = best.users or best.replicas
     if again.suggested == answer:
-        return [f"{more}."]
+        return more
     if again.suggested is not None:
         unit = "replicas" if is_fleet else "users"
-        return [f"{more}: plan for {again.suggested} {unit}."]
-    return [f"{more}: the promises have no margin here; loosen them or leave more room."]
+        return f"{more}: plan for {again.suggested} {unit}"
+    return f"{more}: the promises have no margin here; loosen them or leave more room"
+
+
+def _memory(best: Candidate) -> list[str]:
+    point = point_at(best, best.users or best.replicas)
+    if point is None or point.memory is None:
+        return []
+    return [f"Of its memory for KV, over the whole run: {memory_line(point.memory)}."]
 
 
 def _sensitivity(best: Candidate) -> list[str]:
@@ -198,6 +229,8 @@ def _settings(best: Candidate, variants: list[Variant]) -> list[str]:
 
     def said(variant: Variant) -> str:
         place = f"{variant.setting}={variant.value}"
+        if variant.setting in SETTINGS:
+            place += f", {SETTINGS[variant.setting]},"
         if variant.change is None:
             return f"{place} ({variant.reason})"
         count = abs(variant.change)

@@ -41,7 +41,8 @@ def size_fleet(question: Question, hardware: str, price: Price, trace: PlanTrace
         alone = sure(result)
         assert alone is not None
         if alone.meets:
-            return (yield from _fewest(question, machine, price, alone))
+            sized = yield from _fewest(question, machine, price, alone)
+            return (yield from _spread_wider(question, sized, degree, price, trace))
         failed = idle
     if machine is not None and failed is not None:
         [result] = yield [question.trial(failed)]
@@ -52,6 +53,36 @@ def size_fleet(question: Question, hardware: str, price: Price, trace: PlanTrace
         reason = missing
     candidate = new_candidate(hardware, machine, price, alone)
     return Sized(replace(candidate, reasons=[reason]), machine, alone)
+
+
+def _spread_wider(
+    question: Question, sized: Sized, degree: int, price: Price, trace: PlanTrace
+) -> Inquiry[Sized]:
+    """The answer, or that of replicas spread over more devices, as long as that takes fewer of them in all.
+
+    A replica of twice the devices reads its weights in half the time and has more than twice the pool, so it can be worth more than two.
+    """
+    hardware = sized.candidate.hardware
+    for wider in degrees_of(question):
+        if wider <= degree:
+            continue
+        machine = machine_of(question, hardware, wider, replicas=1)
+        if isinstance(machine, Reason):
+            continue
+        devices = sized.candidate.devices
+        if devices is not None:
+            room = (devices - 1) // wider
+            if not room:
+                break
+            [probe] = yield [question.trial(with_replicas(machine, room), question.most)]
+            if not sure(probe).meets:
+                break
+        idle = question.machine(hardware=hardware, tensor_parallel=wider, **alone_settings(trace))
+        [result] = yield [question.trial(idle)]
+        other = yield from _fewest(question, machine, price, sure(result))
+        if other.candidate.devices is not None and other.candidate.devices < (devices or math.inf):
+            sized = other
+    return sized
 
 
 def _most_alone(question: Question, machine: Resolved) -> Populations | None:
@@ -89,7 +120,7 @@ def _fewest(question: Question, machine: Resolved, price: Price, alone: Outcome)
     )
     if found.answer is None:
         return Sized(
-            replace(candidate, reasons=[_too_many(points[-1], most, least)]), machine, alone
+            replace(candidate, reasons=[_too_many(points[-1], most, least, degree)]), machine, alone
         )
     size = found.answer
     candidate = replace(
@@ -139,11 +170,15 @@ def _beside(
     )
 
 
-def _too_many(last: Point, most: int, least: int) -> Reason:
+def _too_many(last: Point, most: int, least: int, degree: int) -> Reason:
     late = [clause.name for clause in last.clauses if clause.misses > clause.allowed]
     missed = f"{' and '.join(late)} not kept" if late else "goodput not reached"
     needed = f" to {least} or more" if least > most else ""
-    message = f"{most} replicas are not enough ({missed}); raise --max-replicas{needed}"
+    number = "1 replica is" if most == 1 else f"{most} replicas are"
+    message = (
+        f"{number} not enough ({missed}); raise --max-replicas{needed}, or spread each replica over more devices with "
+        f"--set tensor_parallel={2 * degree}"
+    )
     return Reason(code="replicas", message=message)
 
 

@@ -94,4 +94,5 @@ def point_of(
         requests_per_s=outcome.done / seconds if seconds else 0.0,
         output_tokens_per_s=outcome.output_tokens / seconds if seconds else 0.0,
         cost=cost_of(outcome, devices, price),
+        memory=outcome.memory,
     )

@@ -9,6 +9,7 @@ from rich.text import Text
 from sim.plan.findings import machines
 from sim.plan.result import Candidate, PlanResult, Point, Variant
 from sim.plan.table import is_answer
+from sim.plan.words import glossary
 from sim.sweep.render import show_ms
 
 
@@ -23,6 +24,8 @@ def render(result: PlanResult) -> Group:
     best = result.candidates[result.best] if result.best is not None else None
     if best is not None and best.sensitivity:
         parts += [Text(""), _sensitivity(result, best)]
+    if any(candidate.points for candidate in result.candidates):
+        parts += [Text(""), *_words(result)]
     parts += [Text(""), *_footer(result)]
     return Group(*parts)
 
@@ -71,6 +74,9 @@ def _sensitivity(result: PlanResult, best: Candidate) -> Table:
     unit = "replicas" if best.users is None else "users"
     answer = best.users or best.replicas
     table = Table(box=None, pad_edge=False, header_style="bold")
+    table.title = "What if one setting were another"
+    table.title_justify = "left"
+    table.title_style = "bold"
     table.add_column("with", style="bold", no_wrap=True)
     table.add_column("instead of")
     table.add_column(unit, justify="right")
@@ -95,6 +101,11 @@ def _variant_cells(variant: Variant, num_clauses: int) -> Iterator[str]:
         for clause in variant.clauses
     ]
     yield from values or ["-"] * num_clauses
+
+
+def _words(result: PlanResult) -> Iterator[Text]:
+    for word, meaning in glossary(result.slo, users=result.mode == "users"):
+        yield Text.assemble((word, "bold"), f": {meaning}")
 
 
 def _footer(result: PlanResult) -> Iterator[Text]:

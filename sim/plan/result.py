@@ -9,6 +9,7 @@ from typing import Literal
 from msgspec import Struct
 
 from sim.plan.slo import Slo
+from sim.report.figures import Hindsight
 from traces.stats import Spread
 
 
@@ -74,6 +75,8 @@ class Point(Struct, frozen=True, kw_only=True):
     output_tokens_per_s: float
     cost: Cost | None
     """Null without a price, or for a run that was given up."""
+    memory: Hindsight | None = None
+    """Where KV memory went; null for a run that was given up."""
 
 
 class LowerBound(Struct, frozen=True, kw_only=True):

@@ -8,13 +8,14 @@ import numpy as np
 from msgspec import Struct
 
 from engine.core.errors import ConfigError, ServeError
+from sim.hindsight import hindsight, totals_of
 from sim.ledger import Ledger, State
 from sim.occupancy import Level
 from sim.plan.judge import Judge, Judgement, Populations
 from sim.plan.result import ClauseFigure
 from sim.plan.slo import Slo
 from sim.replay import no_requests, simulate
-from sim.report.figures import Resolved
+from sim.report.figures import Hindsight, Resolved
 from sim.twin import Fleet, Run
 from traces.formats import open_trace
 from traces.schema import ROOT, TraceRequest
@@ -58,6 +59,8 @@ class Outcome(Struct, frozen=True, kw_only=True):
     output_tokens: int
     prompt_tokens: int
     """Of requests that are done."""
+    memory: Hindsight | None
+    """Where KV memory went; None for a run that was given up."""
 
 
 class GiveUpError(ServeError):
@@ -160,7 +163,8 @@ def run_judged(
         run = None
     fleet = fleets[0]
     judgement = Judge(fleet.ledger, fleet.now, from_ns).judge(slo)
-    return _outcome(fleet, judgement, kept, from_ns, is_whole=run is not None)
+    memory = hindsight(run, resolved, totals_of(run)) if run is not None else None
+    return _outcome(fleet, judgement, kept, from_ns, memory)
 
 
 def _looker(fleet: Fleet, slo: Slo, most: Populations, from_ns: int) -> Callable[[int], None]:
@@ -181,8 +185,10 @@ def _looker(fleet: Fleet, slo: Slo, most: Populations, from_ns: int) -> Callable
 
 
 def _outcome(
-    fleet: Fleet, judgement: Judgement, kept: Filter, from_ns: int, *, is_whole: bool
+    fleet: Fleet, judgement: Judgement, kept: Filter, from_ns: int, memory: Hindsight | None
 ) -> Outcome:
+    """`memory` is known of a run that was not given up."""
+    is_whole = memory is not None
     ledger, replicas, end_ns = fleet.ledger, fleet.replicas, fleet.now
     latencies = ledger.latencies()
     clauses = judgement.clauses
@@ -213,6 +219,7 @@ def _outcome(
         busy_share=busy_ns / (end_ns * len(replicas)) if end_ns else 0.0,
         output_tokens=sum(replica.num_output_tokens for replica in replicas),
         prompt_tokens=ledger.done_prompt_tokens(),
+        memory=memory,
     )
 
 

@@ -1,10 +1,10 @@
 """A replay's report as a document: findings with their pictures, then time, maps, latencies, requests, and everything that was assumed."""
 
 from sim.report.figures import FindingText, ReplayReport
+from sim.report.memory_table import memory_table
 from traces.report import numbers, svg
 from traces.report.document import (
     Charts,
-    Column,
     Document,
     Fact,
     Facts,
@@ -198,35 +198,9 @@ def _over_time(report: ReplayReport) -> Section:
         name="time",
         title="Over time",
         lead=f"Means over {bins} bins of {numbers.seconds(series.end_s[0])}, of all replicas; at rest the mean over the whole run.",
-        parts=[OverTime(name="over-time", end_s=series.end_s, strips=strips), _hindsight(report)],
-    )
-
-
-def _hindsight(report: ReplayReport) -> Table:
-    """Where memory went, as shares of the pool over the whole run."""
-    seen = report.memory.hindsight
-    rows = [("token states", seen.token_states, "holds a computed token")]
-    if seen.reserved is not None and seen.internal is not None:
-        rows += [
-            ("reserved", seen.reserved, "held for tokens that the same sequence made later"),
-            ("internal", seen.internal, "held for a sequence and never used by it"),
-        ]
-    else:
-        meaning = "tails of last blocks, and prompts not computed yet"
-        rows.append(("held, unused", seen.unused, meaning))
-    if seen.rounding:
-        rows.append(("rounding", seen.rounding, "lost because runs are powers of two"))
-    rows.append(("free or cached", seen.free, "in no sequence"))
-    return Table(
-        name="hindsight",
-        columns=[
-            Column(title="KV memory in hindsight", text=True),
-            Column(title="Share of the pool"),
-            Column(title="", text=True),
-        ],
-        rows=[
-            [str(name), numbers.percent(float(share)), str(meaning)]
-            for name, share, meaning in rows
+        parts=[
+            OverTime(name="over-time", end_s=series.end_s, strips=strips),
+            memory_table(report.memory.hindsight),
         ],
     )
 

@@ -112,6 +112,33 @@ def _load(sentence: str, result: PlanResult) -> Shown:
     )
 
 
+def _costs(sentence: str, result: PlanResult) -> Shown:
+    best = _best(result)
+    price = _price(best)
+    if price is None:
+        return "no price", "", "The table of hardware."
+    unit = "a user-hour" if best.users is not None else "/ M out"
+    return (
+        f"${price:,.2f} {unit}",
+        _prices(result.candidates, best),
+        f"Price of a device-hour: {best.price_source}; all devices, busy or not, over the simulated time.",
+    )
+
+
+def _memory(sentence: str, result: PlanResult) -> Shown:
+    best = _best(result)
+    point = point_at(best, best.users or best.replicas)
+    seen = point.memory if point is not None else None
+    if seen is None:
+        return "", "", "The simulation of the answer."
+    held = seen.unused + seen.rounding
+    return (
+        numbers.percent(seen.token_states),
+        svg.bars([(seen.token_states, "used"), (held, "warm"), (seen.free, "free")]),
+        "Time-weighted, in the simulation of the answer.",
+    )
+
+
 def _tighter(sentence: str, result: PlanResult) -> Shown:
     best = _best(result)
     answer = best.users or best.replicas or 0
@@ -155,7 +182,8 @@ def _bound(sentence: str, result: PlanResult) -> Shown:
 
 def _draws(sentence: str, result: PlanResult) -> Shown:
     again = _best(result).reseeding
-    assert again is not None
+    if again is None:
+        return "1 run", svg.bars([(1.0, "used")]), "The trace as it is; redraws were not asked for."
     share = again.holds / max(1, again.seeds)
     return (
         f"{again.holds} of {again.seeds}",
@@ -191,10 +219,12 @@ def _settings(sentence: str, result: PlanResult) -> Shown:
 
 _KINDS: Final[tuple[tuple[tuple[str, ...], Callable[[str, PlanResult], Shown]], ...]] = (
     (("There is little headroom", "The same "), _rates),
-    (("There ",), _load),
+    (("Promised",), _load),
+    (("It costs", "What it costs"), _costs),
+    (("Of its memory",), _memory),
     (("One replica fewer", "One user more"), _tighter),
     (("Scaled in windows",), _scaling),
     (("No autoscaler",), _bound),
-    (("The answer holds",), _draws),
+    (("How sure",), _draws),
     (("None of", "What moves"), _settings),
 )

@@ -3,6 +3,8 @@
 from sim.plan.findings import machines, point_at
 from sim.plan.result import Candidate, ClauseFigure, PlanResult, Point
 from sim.plan.slo import Clause
+from sim.plan.words import METRICS, glossary, promises
+from sim.report.memory_table import memory_table
 from sim.report.plan_findings import page_finding
 from sim.report.plan_tables import machine_table, point_table, variant_table
 from traces.report import numbers
@@ -33,8 +35,12 @@ def document(result: PlanResult, files: list[str]) -> Document:
     sections = [_machines(result, rest), _frontier(result)]
     best = result.candidates[result.best] if result.best is not None else None
     if best is not None:
-        sections += [s for s in (_rates(result, best), _scaling(best), _sensitivity(best)) if s]
-    sections.append(_assumptions(result))
+        sections += [
+            s
+            for s in (_rates(result, best), _scaling(best), _sensitivity(best), _memory(best))
+            if s
+        ]
+    sections += [_words(result), _assumptions(result)]
     what = "users" if result.mode == "users" else "fleet"
     span = f" over {numbers.seconds(trace.span_s)}" if result.mode == "fleet" else ""
     return Document(
@@ -139,7 +145,7 @@ def _clause_chart(
 ) -> Chart:
     limit = Mark(text=f"promised {numbers.ms(clause.limit_ms)}", y=clause.limit_ms)
     return Chart(
-        title=f"{clause.name} {against}", x_title=x_title, y_title="", y_unit="ms", x_zero=True, curves=curves, marks=[*marks, limit],
+        title=f"{clause.name} {against}", x_title=x_title, y_title=METRICS[clause.metric], y_unit="ms", x_zero=True, curves=curves, marks=[*marks, limit],
     )  # fmt: skip
 
 
@@ -236,6 +242,31 @@ def _sensitivity(best: Candidate) -> Section | None:
     if best.sensitivity:
         parts.insert(0, variant_table(best))
     return Section(name="sensitivity", title="What moves the answer", lead=lead, parts=parts)
+
+
+def _memory(best: Candidate) -> Section | None:
+    point = point_at(best, best.users or best.replicas)
+    if point is None or point.memory is None:
+        return None
+    return Section(
+        name="memory",
+        title="Memory",
+        lead=f"Where the memory for KV of {machines(best.replicas or 1, best)} went, over the whole run of the answer.",
+        parts=[memory_table(point.memory)],
+    )
+
+
+def _words(result: PlanResult) -> Section:
+    facts = [
+        Fact(name=word, value=said)
+        for word, said in glossary(result.slo, users=result.mode == "users")
+    ]
+    return Section(
+        name="words",
+        title="Words",
+        lead=f"Promised is that {promises(result.slo)}.",
+        parts=[Facts(title="What tables and charts name", facts=facts)],
+    )
 
 
 def _assumptions(result: PlanResult) -> Section:

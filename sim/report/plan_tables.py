@@ -3,8 +3,12 @@
 from sim.plan.findings import machines
 from sim.plan.result import Candidate, ClauseFigure, PlanResult, Point
 from sim.plan.table import is_answer
+from sim.plan.words import SETTINGS, meaning
 from traces.report import numbers
 from traces.report.document import Column, Table
+
+REPLICAS = "Copies of the model, each on its own devices"
+USERS = "Who work at once, each through sessions of the trace one after another"
 
 
 def _usd(value: float | None, digits: int = 2) -> str:
@@ -44,20 +48,31 @@ def machine_table(result: PlanResult) -> Table:
         )
         rows.append([name, *answer, _usd(cost.usd_per_hour if cost else None), *money, verdict])
     sizes = (
-        [Column(title="Users")] if users else [Column(title="Replicas"), Column(title="Devices")]
-    )
-    money_heads = (
-        [Column(title="USD a user-hour")]
+        [Column(title="Users", help=USERS)]
         if users
         else [
-            Column(title="USD / M output"),
-            Column(title="USD / M tokens", help="Prompt and output tokens"),
+            Column(title="Replicas", help=REPLICAS),
+            Column(title="Devices", help="Of all replicas together"),
+        ]
+    )
+    money_heads = (
+        [Column(title="USD a user-hour", help="Of all devices, shared among the users")]
+        if users
+        else [
+            Column(
+                title="USD / M output",
+                help="US dollars for a million output tokens, over the whole trace",
+            ),
+            Column(
+                title="USD / M tokens",
+                help="US dollars for a million tokens, prompts and outputs counted alike",
+            ),
         ]
     )
     columns = [
         Column(title="Machine", text=True),
         *sizes,
-        Column(title="USD / h"),
+        Column(title="USD / h", help="US dollars for an hour of all devices, busy or not"),
         *money_heads,
         Column(title="", text=True),
     ]
@@ -68,16 +83,24 @@ def point_table(result: PlanResult) -> Table:
     """A row for each fleet that was simulated."""
     columns = [
         Column(title="Machine", text=True),
-        Column(title="Users" if result.mode == "users" else "Replicas"),
+        Column(title="Users", help=USERS)
+        if result.mode == "users"
+        else Column(title="Replicas", help=REPLICAS),
         *(
-            Column(title=clause.name, help=f"Promised {numbers.ms(clause.limit_ms)}")
+            Column(
+                title=clause.name,
+                help=f"{meaning(clause)}; promised {numbers.ms(clause.limit_ms)}",
+            )
             for clause in result.slo.clauses
         ),
         Column(title="Good", help="Share of requests that kept every limit at once"),
-        Column(title="Busy"),
-        Column(title="Preemptions"),
-        Column(title="Output / s", help="Tokens"),
-        Column(title="USD / M output"),
+        Column(title="Busy", help="Share of the time in which a step runs"),
+        Column(title="Preemptions", help="Times that a running request had to give up its memory"),
+        Column(title="Output / s", help="Output tokens a second, of all replicas"),
+        Column(
+            title="USD / M output",
+            help="US dollars for a million output tokens, over the whole trace",
+        ),
         Column(title="", text=True),
     ]
     rows = [
@@ -117,14 +140,15 @@ def variant_table(best: Candidate) -> Table:
     columns = [
         Column(title="With", text=True),
         Column(title="Instead of", text=True),
-        Column(title=unit),
-        Column(title="Change"),
-        *(Column(title=name, help="With the answer of the base") for name in names),
+        Column(title=unit, help="The answer with this setting"),
+        Column(title="Change", help="Of the answer"),
+        *(Column(title=name, help="With this setting and the answer as it is") for name in names),
         Column(title="", text=True),
     ]
     rows = [
         [
-            f"{numbers.name(v.setting)} {v.value}",
+            f"{numbers.name(v.setting)} {v.value}"
+            + (f" ({SETTINGS[v.setting]})" if v.setting in SETTINGS else ""),
             v.base,
             numbers.count(v.answer),
             numbers.NONE if v.change is None else f"{v.change:+d}" if v.change else "0",

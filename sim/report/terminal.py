@@ -9,6 +9,7 @@ from rich.text import Text
 
 from sim.fitted import Fit
 from sim.report.figures import ReplayReport, Resolved
+from sim.report.memory_table import memory_line
 from traces.render import bad_rows
 from traces.stats import Spread
 
@@ -146,6 +147,9 @@ def _facts(report: ReplayReport) -> Table:
         + (
             f"{share:.1%} of allocated memory holds token states" if share is not None else "unused"
         ),
+    )
+    table.add_row(
+        "in hindsight", f"of the pool over the whole run: {memory_line(memory.hindsight)}"
     )
     return table
 

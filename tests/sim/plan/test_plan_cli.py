@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -98,6 +99,30 @@ def test_nothing_that_does_it_is_exit_1_with_the_reason(kilburn, bursts):
     assert result.exit_code == 1
     assert "No number of machines that was looked at keeps ttft_p99=1ms" in words(result.output)
     assert "even with each request alone on an idle 8 x L4" in words(result.output)
+    could = re.search(
+        r"What could do: limits from ttft_p99=(\d+)ms on, which an idle 8 x L4",
+        words(result.output),
+    )
+    assert could, result.output
+    # And that is so: an idle machine keeps it, so a limit that leaves room for load is no dream.
+    looser = f"ttft_p99={3 * int(could[1])}ms"
+    assert kilburn(bursts, "--slo", looser, "--hardware", "L4", "--quick").exit_code == 0
+
+
+def test_the_first_lines_are_the_answer_its_cost_and_how_sure(kilburn, bursts):
+    for flags, sure in (
+        (["--quick"], "alone was simulated, once"),
+        (["--seeds", "2", "--no-sensitivity"], "of 2 redraws"),
+    ):
+        result = kilburn(bursts, "--slo", "ttft_p99=1s", "--hardware", "H100", *flags)
+        first, second, third = re.split(r"(?<=\.)\s(?=It costs|How sure)", words(result.output))[:3]
+        assert first == "You need 1 x H100 to serve Llama-3.1-8B under the load of bursts.csv."
+        assert re.match(
+            r"It costs \$3.99 an hour and \$[\d.,]+ per million output tokens \(", second
+        )
+        assert third.startswith("How sure: ")
+        assert sure in third
+        assert "ttft_p99: time from a request's arrival to its first token; 99 %" in third
 
 
 def test_users_are_asked_for_where_sessions_have_no_arrivals(kilburn, tmp_path):
@@ -107,7 +132,9 @@ def test_users_are_asked_for_where_sessions_have_no_arrivals(kilburn, tmp_path):
     assert result.exit_code == 0, result.output
     assert "can work at once on 1 x L4" in words(result.output)
     fleet = kilburn(*args, "--arrivals", "every:5")
-    assert "keeps ttft_p90=1s on s.jsonl" in words(fleet.output)
+    assert "to serve Llama-3.1-8B under the load of s.jsonl" in words(fleet.output)
+    promised = "Promised: 90 % of requests get their first token within 1 s"
+    assert promised in words(fleet.output)
 
 
 @pytest.mark.parametrize(

@@ -378,3 +378,22 @@ def test_every_machine_has_its_pool_varied_and_its_requests_widened(bursts, give
     pools = {name for name, _ in changes} & {"utilisation", "num_blocks", "kv_gb"}
     assert pools == {axis}
     assert {("num_sequences", 2), ("beam_width", 2), ("preemption", "auto")} <= changes
+
+
+def test_replicas_are_spread_over_more_devices_where_fewer_do_in_all(tmp_path):
+    """Two L4 read the weights in 32 of 36 ms, so they can batch little; four need half of that."""
+    trace = tmp_path / "t.csv"
+    rows = (f"2023-11-16 18:00:00.{n:03},300,60\n" for n in range(90))
+    trace.write_text(COLUMNS + "".join(rows))
+    slo = "tpot_p99=36ms"
+    devices = {}
+    for degree in (2, 4, 8):
+        asked = question(trace, slo, settings={"tensor_parallel": degree}, max_replicas=24)
+        [candidate] = plan(asked).candidates
+        devices[degree] = candidate.devices
+    [best] = plan(question(trace, slo, max_replicas=24)).candidates
+    known = {degree: count for degree, count in devices.items() if count is not None}
+    assert best.devices == min(known.values()) < (devices[2] or 10**6)
+    assert best.tensor_parallel == min(d for d, count in known.items() if count == best.devices)
+    assert best.alone is not None
+    assert (best.alone.tpot_ms.max or 99) < 30

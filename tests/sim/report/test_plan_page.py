@@ -68,6 +68,20 @@ def test_every_point_and_machine_has_a_row_and_the_answer_is_marked(planned):
     assert len(tables["variant-table"].rows) == len(best.sensitivity)
 
 
+def test_memory_adds_up_to_the_pool_and_every_figure_has_a_meaning(planned):
+    _, result = planned
+    best = result.candidates[result.best]
+    point = next(p for p in best.points if p.replicas == best.replicas)
+    seen = point.memory
+    assert seen.token_states + seen.unused + seen.rounding + seen.free == pytest.approx(1)
+    tables = {table.name: table for table in parts(document(result, []), Table)}
+    shares = [float(row[1].removesuffix(" %")) for row in tables["hindsight"].rows]
+    assert sum(shares) == pytest.approx(100, abs=0.3)
+    for name in ("machine-table", "points-table", "variant-table"):
+        for column in tables[name].columns:
+            assert column.text or column.help, (name, column.title)
+
+
 def test_goodput_never_exceeds_what_was_offered(planned):
     _, result = planned
     drawn = {charts.name: charts for charts in parts(document(result, []), Charts)}

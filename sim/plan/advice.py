@@ -1,0 +1,56 @@
+"""What would do where nothing that was looked at does. Knows the result; computes nothing but how far off the nearest machine is."""
+
+import math
+
+from sim.plan.result import Candidate, ClauseFigure, PlanResult
+from sim.plan.slo import spell_ms
+
+
+def advice(result: PlanResult) -> str:
+    """A sentence; empty where nothing can be said."""
+    codes = {reason.code for candidate in result.candidates for reason in candidate.reasons}
+    parts = _looser(result)
+    if "alone" in codes:
+        parts.append("a smaller model or fewer bits (--set dtype=fp8)")
+    if "no_fit" in codes:
+        parts.append("fewer bits a weight (--set dtype=fp8 or int4), or devices with more memory")
+    if "rejected" in codes:
+        parts.append("room for the longest requests, or leaving them out (--only-fitting)")
+    if "replicas" in codes:
+        parts.append("more replicas than were allowed (--max-replicas)")
+    if "no_users" in codes:
+        parts.append("more devices for each user (--set replicas=N), or looser limits")
+    return f"What could do: {'; '.join(dict.fromkeys(parts))}." if parts else ""
+
+
+def _looser(result: PlanResult) -> list[str]:
+    """Limits that the nearest of the machines keeps while it is idle."""
+    near = [
+        (max(_off(clause) for clause in late), candidate, late)
+        for candidate in result.candidates
+        if any(reason.code == "alone" for reason in candidate.reasons)
+        and (late := _late(candidate))
+    ]
+    if not near:
+        return []
+    _, candidate, late = min(near, key=lambda each: each[0])
+    limits = ",".join(f"{clause.name}={spell_ms(_up(clause.value_ms or 0.0))}" for clause in late)
+    degree = candidate.tensor_parallel
+    machine = f"{degree} x {candidate.hardware}" if degree > 1 else candidate.hardware
+    return [f"limits from {limits} on, which an idle {machine} keeps (under load it takes more)"]
+
+
+def _late(candidate: Candidate) -> list[ClauseFigure]:
+    clauses = candidate.alone.clauses if candidate.alone is not None else []
+    late = [clause for clause in clauses if clause.misses > clause.allowed]
+    return late if all(clause.value_ms is not None for clause in late) else []
+
+
+def _off(clause: ClauseFigure) -> float:
+    return (clause.value_ms or math.inf) / clause.limit_ms
+
+
+def _up(value: float) -> float:
+    """The next value of two digits."""
+    step = 10.0 ** (math.floor(math.log10(value)) - 1)
+    return float(f"{math.ceil(value / step - 1e-9) * step:.6g}")
