@@ -4,6 +4,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SERVING := $(VENV)/.serving
 STAMP := $(VENV)/.installed
+WORKERS ?= logical
+SPREAD := -n $(WORKERS) --maxprocesses 4 --dist worksteal
 
 help: ## List the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -29,9 +31,9 @@ type: $(STAMP) ## Check types
 	$(BIN)/mypy
 test: $(STAMP) ## All tests that need no GPU
 	$(BIN)/kilburn pull
-	$(BIN)/python -m pytest -m "not gpu and not slow"
+	$(BIN)/python -m pytest -m "not gpu and not slow" $(SPREAD)
 test-fast: $(STAMP) ## Tests without the model
-	$(BIN)/python -m pytest -m "not gpu and not slow and not model"
+	$(BIN)/python -m pytest -m "not gpu and not slow and not model" $(SPREAD)
 test-all: $(STAMP) ## Everything, full matrices and soaks
 	$(BIN)/kilburn pull
 	KILBURN_HYPOTHESIS=nightly $(BIN)/python -m pytest -m "not gpu" --timeout 3600

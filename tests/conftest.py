@@ -8,6 +8,9 @@ from hypothesis import HealthCheck, settings
 
 # Triton decides at import whether kernels are interpreted. `make gpu` sets 0 and runs them natively.
 os.environ.setdefault("TRITON_INTERPRET", "1")
+# Of tests side by side each has a core. Threads that wait for each other, as torch's do, are slow where others want it too.
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"

@@ -101,7 +101,7 @@ def least_of(
         crest = crest_of(demand, *best, slo, allowance)
     return BoundFigures(
         device_s=best_ns * ROUNDING / 1e9,
-        exempt=int(min(allowance.requests, len(lost))),
+        exempt=int(min(allowance.requests, allowance.with_tpot + (~several).sum(), len(lost))),
         peak=math.ceil(crest.replicas * ROUNDING) if crest is not None else None,
         peak_from_s=crest.start_ns / 1e9 if crest is not None else None,
         peak_to_s=crest.end_ns / 1e9 if crest is not None else None,

@@ -191,8 +191,20 @@ def test_the_costliest_may_be_refused():
     assert all_of_them is not None
     assert most is not None
     assert small is not None
+    assert (all_of_them.exempt, most.exempt, small.exempt) == (0, 2, 0)
     assert most.device_s == pytest.approx(small.device_s)
     assert most.device_s < 0.7 * all_of_them.device_s
+
+
+def test_whom_no_promise_covers_may_be_refused():
+    resolved = machine_of(model="Llama-3.1-8B", hardware="H100")
+    rows = [TraceRequest(n + 1, 0, 100, 1 if n < 50 else 10) for n in range(200)]
+    found = least_of(rows, resolved, parse_slo("tpot_p99=60ms"), 0)
+    covered = least_of(rows[50:], resolved, parse_slo("ttft_p99.3=9s"), 0)
+    assert found is not None
+    assert covered is not None
+    assert (found.exempt, covered.exempt) == (51, 1)
+    assert found.device_s == pytest.approx(covered.device_s)
 
 
 def test_a_request_that_can_never_run_takes_nothing():
