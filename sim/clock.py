@@ -30,13 +30,6 @@ class Clock(simpy.Environment):
         """The present instant."""
         return self._now  # type: ignore[return-value]
 
-    def step(self) -> None:
-        """Takes the next event."""
-        when, rank, _, _ = self._queue[0]
-        if when != self._now or rank > self._reached:
-            self._reached = rank
-        super().step()
-
     def has_passed(self, when: int, rank: int) -> bool:
         """Whether what is due at `when` with this rank has had its turn."""
         return when < self._now or (when == self._now and rank <= self._reached)
@@ -54,10 +47,22 @@ class Clock(simpy.Environment):
         end = FOREVER if until_ns is None else until_ns
         queue = self._queue
         while queue and queue[0][0] < end and self.failure is None:
-            if _is_awaited(queue[0][3]):
-                self.step()
-            else:
+            when, rank, _, event = queue[0]
+            callbacks = event.callbacks
+            if not callbacks and event.ok:
                 heappop(queue)
+                continue
+            if when != self._now or rank > self._reached:
+                self._reached = rank
+            if not event.ok:
+                self.step()
+                continue
+            # What `step` does with an event that has not failed, without its provisions for others.
+            heappop(queue)
+            self._now = when
+            event.callbacks = None  # type: ignore[assignment]
+            for callback in callbacks:
+                callback(event)
         if self.failure is not None:
             raise self.failure
         if until_ns is not None and any(_is_awaited(event) for _, _, _, event in queue):

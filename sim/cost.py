@@ -4,6 +4,7 @@ A model is given a plan's totals, never its rows, so pricing costs the same for 
 """
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -46,6 +47,23 @@ class CostModel(Protocol):
     def leap_ns(self, work: StepWork, steps: int) -> NDArray[np.int64]:
         """`step_ns` of each of `steps` steps that decode the same sequences, [steps]; `work` is the first's."""
         ...
+
+    def run_ns(self, sizes: NDArray[np.int64], contexts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """`step_ns` of each of the steps in which sizes[i] sequences decode, their contexts together contexts[i], [steps]."""
+        ...
+
+
+def by_stretches(
+    cost: CostModel, sizes: NDArray[np.int64], contexts: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """`run_ns` by one `leap_ns` for each stretch of steps of one size, in which every sequence grows by one position a step."""
+    bounds = [0, *((sizes[1:] != sizes[:-1]).nonzero()[0] + 1).tolist(), len(sizes)]
+    return np.concatenate(
+        [
+            cost.leap_ns(decode_work(int(sizes[first]), int(contexts[first])), end - first)
+            for first, end in pairwise(bounds)
+        ]
+    )
 
 
 def growing_context(work: StepWork, steps: int) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from engine.core.arrays import Bools
 from engine.core.errors import TraceError
-from sim.cost import StepWork, growing_context
+from sim.cost import StepWork, by_stretches, growing_context
 from sim.recorded_steps import RecordedStep, read_steps
 from traces.recording import RecordingReader
 
@@ -193,6 +193,10 @@ class FittedCost:
         np.rint(times, out=times)
         np.maximum(times, 1.0, out=times)
         return times.astype(np.int64)
+
+    def run_ns(self, sizes: NDArray[np.int64], contexts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See `CostModel`."""
+        return by_stretches(self, sizes, contexts)
 
     def parts(self, most_tokens: int) -> tuple[dict[str, float], list[tuple[int, float]]]:
         """Coefficients of the plain features, and (tokens, what they add) wherever that bends, from 1 to `most_tokens`."""

@@ -39,6 +39,8 @@ class Occupancy:
         """Positions computed, of sequences that hold frames; a shared one counts for each."""
         self._named = 0
         """Entries of block tables."""
+        self._named_ahead = 0
+        """Of these, the ones that no plan has named yet."""
         self._hits = 0
         self._preemptions = 0
         self.forking = 0
@@ -53,32 +55,40 @@ class Occupancy:
         """A plan was made."""
         self._opened = True
         if self._shares:
-            self._named += len(plan.delta_rows)
+            self._named += len(plan.delta_rows) - self._named_ahead
+            self._named_ahead = 0
             hits = self._scheduler.prefix_hits_tokens
             if hits != self._hits:
                 self._computed += hits - self._hits
                 self._hits = hits
 
     def grew(self, num_blocks: int) -> None:
-        """A plan was made longer, which gave sequences so many frames."""
+        """Sequences were given so many frames, which the next plan that is opened names."""
         self._named += num_blocks
+        self._named_ahead += num_blocks
 
     def computed(self, num_tokens: int) -> None:
         """So many positions were computed."""
         self._computed += num_tokens
 
-    def ended(self, num_tokens: int) -> None:
-        """A sequence that had computed so many positions has given back its frames."""
-        self._computed -= num_tokens
-        self._named -= -(-num_tokens // self._memory.block_size)
+    def ended(self, lengths: list[int]) -> tuple[int, int]:
+        """Sequences that had computed so many positions have given back their frames; (positions, entries of tables) of all."""
+        size = self._memory.block_size
+        positions, entries = sum(lengths), sum(-(-length // size) for length in lengths)
+        self._computed -= positions
+        self._named -= entries
+        return positions, entries
+
+    @property
+    def shared_block_size(self) -> int:
+        """Positions of a block; 0 where no block is ever shared, so that the pool's are those of the tables."""
+        return self._memory.block_size if self._shares else 0
 
     def level(self, busy: int) -> Level:
         """What is so now, between calls of the scheduler."""
         scheduler, memory = self._scheduler, self._memory
-        preemptions = scheduler.num_preemptions
-        disturbed = bool(
-            self.forking or self.moving or scheduler.num_off or preemptions != self._preemptions
-        )
+        preemptions, off = scheduler.num_preemptions, scheduler.num_off
+        disturbed = bool(self.forking or self.moving or off or preemptions != self._preemptions)
         if disturbed or self._disturbed:
             self._disturbed = disturbed or not self._opened
             self._opened = False

@@ -135,9 +135,8 @@ class RecordedScheduler(Scheduler):
             self._answer = answer
         return answer
 
-    def most_steps(self, plan: Plan) -> int:
-        """One: a recording has no word for a leap."""
-        return 1
+    def forecast(self, plan: Plan, most: int, *, beyond_ends: bool = True) -> None:
+        """None: a recording has no word for a leap."""
 
     def commit(self, plan: Plan, results: Results | StepFailed, now: TimeNs) -> Outcome:
         """As the scheduler does."""

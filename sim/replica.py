@@ -4,9 +4,9 @@ The scheduler is the one that serves live; nothing of its policy is repeated her
 which plans are opened up to the limit, follows each step that ends, after its commit, and each input for which a plan could be opened
 at once. Plans run one at a time in the order they were made. Arrivals at the instant of a step's end come before it.
 
-Quiet time is leapt over. When the plan that runs could be longer, its steps are priced ahead in one call, and one event stands for all of
-them. An arrival in between cuts the leap: the plan is made longer by exactly the steps that single steps would have planned by then. The
-result is that of single steps in every figure.
+Quiet time is leapt over. When a plan starts from which the core foresees what it will do, these steps are priced in one call, and one event
+stands for all of them; the scheduler is told nothing yet. An arrival in between cuts the leap where single steps would have made the next plan
+that could be another one, and there the scheduler advances to it. The result is that of single steps in every figure.
 
 Does not know formats of traces, percentiles or output, nor where requests come from.
 """
@@ -22,18 +22,23 @@ import simpy
 from engine.core.arrays import I32
 from engine.core.errors import InvariantError
 from engine.core.frames import FrameMap
+from engine.core.leap import Advanced, Forecast
 from engine.core.plan import Finish, Plan, Rejected, Request, Results, Transfer
 from engine.core.scheduler import Scheduler
 from sim.beams import Beams
 from sim.clock import Clock, Soon
-from sim.cost import CostModel, StepWork, repeated, work_of
+from sim.cost import CostModel, StepWork, work_of
+from sim.leap import Leap, Levels
 from sim.ledger import Ledger
 from sim.link import Link
 from sim.occupancy import IDLE, Level, Occupancy
-from sim.timeline import Ints, Timeline
+from sim.timeline import Timeline
 
-MOST_STEPS: Final = 256
+FEWEST_STEPS: Final = 128
+MOST_STEPS: Final = 512
 """Of one leap: more are another leap."""
+WORTHWHILE_STEPS: Final = 4
+"""A shorter forecast takes longer than its single steps."""
 _FIRST_RANK: Final = 2
 _ROWS_AT_FIRST: Final = 1024
 
@@ -73,7 +78,9 @@ class Replica:
         self.preempted_ns = array("q")
         """When work was preempted, once for each time."""
         self.on_end: list[Callable[[int], None]] = []
-        """Told the number of each request that ends, after it is in the ledger."""
+        """Told the number of each request that ends, after it is in the ledger; where ends were leapt over, some time later."""
+        self.may_pass_ends: Callable[[], bool] = lambda: True
+        """Whether nothing follows from an end but what this replica does."""
         self._clock = clock
         self._cost = cost
         self.ledger = ledger
@@ -87,28 +94,23 @@ class Replica:
         self._open: deque[Plan] = deque()
         """Plans that wait for their results, oldest first; the oldest one runs."""
         self._work: StepWork | None = None
-        """Of the running plan; of a leap, of its first step."""
+        """Of the running plan."""
         self._due: simpy.Event | None = None
         """What happens next to the running plan."""
-        self._ends: Ints | None = None
-        """The ends of the running plan's steps as priced ahead; until it is cut or over, the plan is not longer yet."""
-        self._done = 0
-        """Steps of the running leap that are in the figures."""
-        self._last_end = 0
-        """When the running leap ends, once that is known."""
+        self._leap: Leap | None = None
+        """What the running plan is the first step of: until it is over, or cut, the scheduler is told nothing."""
         self._wide: set[int] = set()
         """Open requests of several sequences."""
+        self._horizon = FEWEST_STEPS
+        """Steps to foresee next time."""
         self._boundary_due = False
         self._level = IDLE
-        self._zeros: I32 = np.zeros((MOST_STEPS, _ROWS_AT_FIRST), np.int32)
+        self._zeros: I32 = np.zeros(_ROWS_AT_FIRST, np.int32)
         """The twin has no tokens."""
         self._no_stops = np.zeros(_ROWS_AT_FIRST, np.int8)
-        self._start_of: I32 = np.zeros(_ROWS_AT_FIRST, np.int32)
 
     def submit(self, request: Request) -> Rejected | None:
         """A request arrives now."""
-        if self._ends is not None:
-            self._cut()
         now = self._clock.now
         answer = self.scheduler.submit(request, now)
         if answer is not None:
@@ -116,39 +118,44 @@ class Replica:
         if request.num_sequences > 1:
             self._wide.add(request.id)
             self._occupancy.forking += 1
-        self.timeline.add(now, self._level)
-        held, cached, used, running, waiting, busy = self._level
-        self._level = Level(held, cached, used, running, waiting + 1, busy)
+        if self._leap is not None:
+            self._leap.arrivals.append(now)
+            self._shorten(self._leap)
+            return None
+        self._one_more_waits(now)
         self._wake()
         return None
+
+    def load(self) -> int:
+        """Sequences that run and requests that wait, now."""
+        scheduler, leap = self.scheduler, self._leap
+        here = scheduler.num_running + scheduler.num_waiting
+        return here - leap.ended(self._done(leap)) if leap is not None else here
 
     def look(self, at_ns: int, tell: Callable[[FrameMap], None]) -> None:
         """Tells what lies in each frame at `at_ns`, a time to come, after all that happens to this replica then."""
 
         def callback(_: simpy.Event) -> None:
-            if self._ends is not None:
-                self._cut()
+            self.settle()
             tell(self.scheduler.frames())
 
         Soon(self._clock, at_ns - self._clock.now, self._rank + 1).callbacks.append(callback)
 
     def close(self) -> None:
         """Takes the figures up to now, for a run that was cut off in mid-step."""
-        if self._ends is not None:
-            self._cut()
-        if self._done:
-            assert self._work is not None
-            self._count(self._done)
-            self.num_output_tokens += self._done * self._work.num_samples
+        self.settle()
         self.timeline.add(self._clock.now, self._level)
+
+    def _one_more_waits(self, now: int) -> None:
+        self.timeline.add(now, self._level)
+        held, cached, used, running, waiting, busy = self._level
+        self._level = Level(held, cached, used, running, waiting + 1, busy)
 
     # -- boundaries --------------------------------------------------------------------------------------------
 
     def _has_room_for_a_plan(self) -> bool:
-        """Whether a plan could be opened now, of single steps: one of a leap that goes on stands for as many as can be open."""
-        if not self._open or self._max_open == 1:
-            return not self._open
-        return len(self._open) == 1 and self._done == self._open[0].steps - 1
+        """Whether a plan could be opened now: in mid-leap as many are open, of single steps, as can be."""
+        return self._leap is None and len(self._open) < self._max_open
 
     def _wake(self) -> None:
         """An input came: a plan may have become possible."""
@@ -158,7 +165,7 @@ class Replica:
 
     def _input_boundary(self, _: simpy.Event) -> None:
         self._boundary_due = False
-        if self._ends is None and self._has_room_for_a_plan():
+        if self._has_room_for_a_plan():
             self._plan()
 
     def _plan(self) -> None:
@@ -170,10 +177,11 @@ class Replica:
         if self._work is None:
             self._work = work = work_of(plans[0])
             if self._leaps and len(plans) == 1:
-                steps = scheduler.most_steps(plans[0])
-                if steps > 1:
+                passes_ends = not self._occupancy.forking and self.may_pass_ends()
+                ahead = scheduler.forecast(plans[0], self._horizon, beyond_ends=passes_ends)
+                if ahead is not None and ahead.steps >= WORTHWHILE_STEPS:
                     self._observe()
-                    self._price_ahead(work, min(steps, MOST_STEPS))
+                    self._begin(ahead, work)
                     return
             self._come_back(self._cost.step_ns(work), self._step_done)
         while len(plans) < self._max_open and self._schedule():
@@ -225,144 +233,141 @@ class Replica:
 
     # -- leaps -------------------------------------------------------------------------------------------------
 
-    def _price_ahead(self, work: StepWork, steps: int) -> None:
-        """The running plan is alone and could have `steps` steps: comes back when, with all of them, the next is to be planned."""
-        now = self._clock.now
-        if not work.num_chunks:
-            ends = self._cost.leap_ns(work, steps)
-        else:
-            ends = np.array([self._cost.step_ns(w) for w in repeated(work, steps)])
-        self._ends = ends
-        ends.cumsum(out=ends)
-        ends += now
-        if self._max_open == 1:
-            self._come_back(int(ends[-1]) - now, self._leap_done)
-        else:
-            self._come_back(int(ends[-2]) - now, self._last_step)
+    def _begin(self, ahead: Forecast, work: StepWork) -> None:
+        """The running plan is alone and has a forecast: comes back when another plan than those foreseen is to be made."""
+        self._leap = leap = Leap(ahead, work, self._cost, self._clock.now)
+        self._come_back_from(leap)
 
-    def _cut(self) -> None:
-        """An input comes now: the running plan gets the steps that are planned already, and no more."""
-        now, ends = self._clock.now, self._ends
-        assert ends is not None
-        assert self._due is not None
-        self._due.callbacks = []
+    def _come_back_from(self, leap: Leap) -> None:
+        """With two open plans, as the last step begins; with one, as it ends."""
+        ends = leap.ends
+        self._come_back(int(ends[leap.limit - self._max_open]) - self._clock.now, self._leap_over)
+
+    def _done(self, leap: Leap) -> int:
+        """Steps that are over."""
+        now, ends = self._clock.now, leap.ends
         done = int(ends.searchsorted(now))
-        done += int(ends[done]) == now and self._clock.has_passed(now, self._rank)
-        steps = done + self._max_open
-        self._lengthen(ends[:steps], done)
+        return done + (int(ends[done]) == now and self._clock.has_passed(now, self._rank))
+
+    def _shorten(self, leap: Leap) -> None:
+        """An input came: the leap has the steps that are planned already, and no more."""
+        limit = self._done(leap) + self._max_open
+        if limit < leap.limit:
+            leap.limit = limit
+            assert self._due is not None
+            self._due.callbacks = []
+            self._come_back_from(leap)
+
+    def _leap_over(self, event: simpy.Event) -> None:
+        """What was foreseen is over, but for the last step where it is planned ahead."""
+        leap = self._leap
+        assert leap is not None
+        limit = leap.limit
+        # Steps beyond a cut are priced in vain, and each end of a horizon costs a plan.
+        self._horizon = min(MOST_STEPS, max(4 * limit, FEWEST_STEPS))
         if self._max_open == 1:
-            self._come_back(int(ends[done]) - now, self._step_done)
-        else:
-            self._come_back(int(ends[done]) - now, self._last_step)
-
-    def _leap_done(self, event: simpy.Event) -> None:
-        """With one open plan: the leap, which nothing cut, is over."""
-        assert self._ends is not None
-        self._lengthen(self._ends, len(self._ends) - 1)
-        self._step_done(event)
-
-    def _last_step(self, _: simpy.Event) -> None:
-        """With two open plans: the last step of the leap begins, and the next plan is made."""
-        now, plan = self._clock.now, self._open[0]
-        if self._ends is not None:
-            self._lengthen(self._ends, len(self._ends) - 1)
-        elif self._done < plan.steps - 1:
-            self._computed(plan.steps - 1 - self._done)
-        self._come_back(self._last_end - now, self._step_done)
+            self._advance(leap, limit, limit, limit - 1)
+            self._work = None
+            self._plan()
+            return
+        self._advance(leap, limit - 1, limit, limit - 2)
+        self._work = leap.work_of(limit)
+        self._come_back(int(leap.ends[limit - 1]) - self._clock.now, self._step_done)
         self._schedule()
         self._observe()
 
-    def _lengthen(self, ends: Ints, done: int) -> None:
-        """Makes the running plan as long as `ends`, and takes the first `done` of its steps into the figures."""
-        self._ends = None
-        self._last_end = int(ends[-1])
-        plan, steps = self._open[0], len(ends)
-        began: I32 | None = None
-        if steps > 1:
-            before = len(plan.delta_rows)
-            plan = self._open[0] = self.scheduler.extend(plan, steps)
-            if plan.steps != steps:
-                raise InvariantError(f"a leap of {steps} steps was cut to {plan.steps}")
-            if len(plan.delta_rows) > before:
-                began = self._steps_of(plan, before)
-                self._occupancy.grew(len(began))
-        grown = None
-        if began is not None:
-            ahead = np.arange(self._max_open - 1, self._max_open + done)
-            grown = began.searchsorted(ahead, side="right")
-        self._add_steps(ends[:done], grown)
-        self._computed(done)
+    def settle(self) -> None:
+        """Brings scheduler, figures and ledger to this moment, where a leap is under way."""
+        leap = self._leap
+        if leap is None:
+            return
+        assert self._due is not None
+        self._due.callbacks = []
+        done = self._done(leap)
+        self._advance(leap, done, done + self._max_open, done)
+        self._work = leap.work_of(done + 1)
+        self._come_back(int(leap.ends[done]) - self._clock.now, self._step_done)
 
-    def _steps_of(self, plan: Plan, first: int) -> I32:
-        """Which step of the leap, from 0, begins each of the blocks that stand in `plan` from entry `first` on; ascending."""
-        rows = plan.delta_rows[first:]
-        named = plan.rows.astype(np.intp)
-        largest = max(named.tolist())
-        if largest >= len(self._start_of):
-            self._start_of = np.zeros(2 * largest, np.int32)
-        self._start_of[named] = plan.starts
-        return plan.delta_cols[first:] * self.scheduler.allocator.block_size - self._start_of[rows]
-
-    def _add_steps(self, ends: Ints, grown: Ints | None) -> None:
-        """The series during steps that end at `ends`, [n], and from then on; `grown`, [n + 1]: blocks begun since the level was taken,
-        None where none were.
-        """
-        assert self._work is not None
-        held, cached, used, *others = self._level
-        size, done = self._work.num_tokens, len(ends)
-        during: Ints | int = held
-        kept: Ints | int = cached
-        if grown is not None:
-            during = held + grown[:-1]
-            begun = int(grown[-1])
-            if cached:
-                free = self.scheduler.allocator.total_blocks - held
-                kept = np.minimum(cached, free - grown[:-1])
-                cached = min(cached, free - begun)
-            held += begun
-            if held > self.max_held_blocks:
-                self.max_held_blocks = held
-                first = int(grown.searchsorted(begun))
-                self.peak_ns = int(ends[first - 1]) if first else self.timeline.end_ns
+    def _advance(self, leap: Leap, done: int, planned: int, whole: int) -> None:
+        """The core goes to where the first `done` steps are over; the series to the step after `whole` steps, and to the arrivals in it."""
+        ledger, occupancy, ends = self.ledger, self._occupancy, leap.ends
+        advanced = self.scheduler.advance(leap.ahead, done, planned, self._clock.now)
+        self._leap = None
+        old, self._open = self._open[0], deque(advanced.plans)
+        occupancy.grew(len(advanced.grown))
+        for plan in advanced.plans[not done :]:
+            occupancy.opened(plan)
+        freed = []
+        closed: list[int] = []
+        for ended in advanced.ended:
+            lengths = [ledger.num_prompt[r] + ledger.num_output[r] - 1 for r in ended.requests]
+            freed.append(occupancy.ended(lengths))
+            closed.extend(ended.closed)
+            now = int(ends[ended.step - 1])
+            for request in ended.closed:
+                self._close(request, now)
+        self._draw(leap, advanced, freed, whole)
         if done:
-            rising = np.arange(used, used + size * done, size)
-            self.timeline.add_many(ends, (during, kept, rising, *others))
-        self._level = Level(held, cached, used + size * done, *others)
+            tokens, samples = leap.tokens(done)
+            self.num_steps += done
+            self.num_plans += 1
+            self.num_step_tokens += tokens
+            self.num_output_tokens += samples
+            self.max_batch = max(self.max_batch, len(old.rows))
+            occupancy.computed(tokens)
+            if not leap.ahead.chunk and old.num_decodes < len(old.rows):
+                first = old.requests[old.num_decodes :][old.samples[old.num_decodes :]]
+                for request in first.tolist():
+                    ledger.first_token(request, int(ends[0]))
+        for request in closed:
+            for tell in self.on_end:
+                tell(request)
 
-    def _computed(self, steps: int) -> None:
-        """So many more steps of the running leap are over."""
-        assert self._work is not None
-        self._done += steps
-        self._occupancy.computed(steps * self._work.num_tokens)
-
-    def _count(self, steps: int) -> None:
-        """So many steps of the running plan are over: totals."""
-        work = self._work
-        assert work is not None
-        self.num_steps += steps
-        self.num_step_tokens += steps * work.num_tokens
-        self.max_batch = max(self.max_batch, work.num_sequences)
+    def _draw(
+        self, leap: Leap, advanced: Advanced, freed: list[tuple[int, int]], whole: int
+    ) -> None:
+        """The series up to the step after `whole` steps, and to the arrivals in it."""
+        levels = Levels(
+            leap,
+            advanced,
+            self._level,
+            whole + 1,
+            lead=self._max_open - 1,
+            total=self.scheduler.allocator.total_blocks,
+            freed=freed,
+            block_size=self._occupancy.shared_block_size,
+        )
+        highest = int(levels.held.max())
+        if highest > self.max_held_blocks:
+            self.max_held_blocks = highest
+            at = int(levels.held.argmax())
+            self.peak_ns = int(leap.ends[at - 1]) if at else self.timeline.end_ns
+        self.timeline.add_many(leap.ends[:whole], levels.first(whole))
+        self._level = levels.last()
+        for arrival in leap.arrivals:
+            self._one_more_waits(arrival)
 
     # -- results -----------------------------------------------------------------------------------------------
 
     def _commit(self, plan: Plan) -> None:
-        now, steps = self._clock.now, plan.steps
-        self._computed(steps - self._done)
-        self._count(steps)
+        now, work = self._clock.now, self._work
+        assert work is not None
+        self._occupancy.computed(work.num_tokens)
+        self.num_steps += 1
         self.num_plans += 1
+        self.num_step_tokens += work.num_tokens
+        self.max_batch = max(self.max_batch, work.num_sequences)
         self._work = None
-        self._done = 0
         decodes = plan.num_decodes
         rows = plan.sampling
         size = len(rows)
-        if size > len(self._no_stops):
-            self._zeros = np.zeros((MOST_STEPS, 2 * size), np.int32)
+        if size > len(self._zeros):
+            self._zeros = np.zeros(2 * size, np.int32)
             self._no_stops = np.zeros(2 * size, np.int8)
-        tokens = self._zeros[:steps, :size] if steps > 1 else self._zeros[0, :size]
         parents = self._beams.parents(plan, rows) if self._beams is not None else None
-        results = Results(rows, tokens, self._no_stops[:size], parents)
+        results = Results(rows, self._zeros[:size], self._no_stops[:size], parents)
         outcome = self.scheduler.commit(plan, results, now)
-        self.num_output_tokens += len(outcome.rows) if steps == 1 else int(outcome.counts.sum())
+        self.num_output_tokens += len(outcome.rows)
         if size > decodes:
             # Whoever decoded in this step had a token before; prompts that got their first are few.
             prefills = set(plan.requests[decodes:][plan.samples[decodes:]].tolist())
@@ -376,13 +381,17 @@ class Replica:
         """Sequences ended with this commit, and with the last of a request the request."""
         now, ledger = self._clock.now, self.ledger
         for request, reason in zip(requests, reasons, strict=True):
-            self._occupancy.ended(ledger.num_prompt[request] + ledger.num_output[request] - 1)
             if reason != Finish.LENGTH:
                 raise InvariantError(f"request {request} ended with {Finish(reason).name}")
+        self._occupancy.ended([ledger.num_prompt[r] + ledger.num_output[r] - 1 for r in requests])
         for request in closed:
-            if request in self._wide:
-                self._wide.remove(request)
-                self._occupancy.forking -= 1
-            ledger.end(request, now, done=True)
+            self._close(request, now)
             for tell in self.on_end:
                 tell(request)
+
+    def _close(self, request: int, now: int) -> None:
+        """The last sequence of a request ended at `now`."""
+        if request in self._wide:
+            self._wide.remove(request)
+            self._occupancy.forking -= 1
+        self.ledger.end(request, now, done=True)

@@ -24,7 +24,7 @@ from msgspec import Meta, Struct
 from numpy.typing import NDArray
 
 from engine.core.errors import ConfigError
-from sim.cost import StepWork, growing_context
+from sim.cost import StepWork, decode_work, growing_context
 from sim.hardware import DTYPE_BYTES, Hardware, stored_bytes
 from sim.models import ModelShape
 
@@ -189,6 +189,9 @@ class Roofline:
         self._host_ns = 1e3 * rates.host_step_us
         self._host_sequence_ns = 1e3 * rates.host_sequence_us
         self._host_token_ns = 1e3 * rates.host_block_us / block_size
+        self._device_of: NDArray[np.float64] = np.zeros(0)
+        """What a step of so many decodes costs beside their contexts; filled as sizes come."""
+        self._host_of: NDArray[np.float64] = np.zeros(0)
 
     def step_ns(self, work: StepWork) -> int:
         """Nanoseconds of one step; the sum of the parts above."""
@@ -207,6 +210,25 @@ class Roofline:
             growing_context(work, steps), self._context_ns, dtype=np.float64
         )
         times += self._without_context_ns(work)
+        if self._overlap:
+            np.maximum(times, host, out=times)
+        else:
+            times += host
+        times += self._step_ns
+        np.rint(times, out=times)
+        np.maximum(times, 1.0, out=times)
+        return times.astype(np.int64)
+
+    def run_ns(self, sizes: NDArray[np.int64], contexts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """`step_ns` of steps of decodes, by the same arithmetic: what does not depend on contexts is kept for each size."""
+        most = int(sizes.max())
+        if most >= len(self._device_of):
+            works = [decode_work(size, 0) for size in range(2 * most + 1)]
+            self._device_of = np.array([self._without_context_ns(work) for work in works])
+            self._host_of = np.array([self._host_of_ns(work) for work in works])
+        times: NDArray[np.float64] = np.multiply(contexts, self._context_ns, dtype=np.float64)
+        times += self._device_of[sizes]
+        host = self._host_of[sizes]
         if self._overlap:
             np.maximum(times, host, out=times)
         else:

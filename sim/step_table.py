@@ -18,7 +18,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from engine.core.errors import ConfigError
-from sim.cost import StepWork, growing_context
+from sim.cost import StepWork, by_stretches, growing_context
 
 COLUMNS: Final = ("decodes", "decode_context", "chunk_tokens", "step_us")
 
@@ -105,6 +105,10 @@ class TableCost:
     def leap_ns(self, work: StepWork, steps: int) -> NDArray[np.int64]:
         """`step_ns` of each of `steps` steps, by the same arithmetic."""
         return self._at(work, growing_context(work, steps))
+
+    def run_ns(self, sizes: NDArray[np.int64], contexts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """See `CostModel`."""
+        return by_stretches(self, sizes, contexts)
 
     def _at(self, work: StepWork, contexts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Times at these total contexts of the decodes, [n]."""

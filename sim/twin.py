@@ -4,7 +4,7 @@ Does not know formats of traces, percentiles or output.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, overload
 
 import numpy as np
 
@@ -42,6 +42,25 @@ class SwapPath(NamedTuple):
     """Of each direction of a link."""
     replicas_per_link: int = 1
     """So many share one."""
+
+
+class Loads(Sequence[int]):
+    """What each replica has to do, asked when it is looked at."""
+
+    def __init__(self, replicas: list[Replica]) -> None:
+        self._replicas = replicas
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+    @overload
+    def __getitem__(self, at: int) -> int: ...
+    @overload
+    def __getitem__(self, at: slice) -> list[int]: ...
+    def __getitem__(self, at: int | slice) -> int | list[int]:
+        if isinstance(at, slice):
+            return [replica.load() for replica in self._replicas[at]]
+        return self._replicas[at].load()
 
 
 class Fleet:
@@ -96,8 +115,7 @@ class Fleet:
         number = ledger.arrive(now, row.num_prompt, row.num_output)
         chosen = 0
         if len(replicas) > 1:
-            loads = [r.scheduler.num_running + r.scheduler.num_waiting for r in replicas]
-            chosen = self._router.choose(row, loads)
+            chosen = self._router.choose(row, Loads(replicas))
         content = None
         if row.hash_ids:
             content = TraceContent(np.array(row.hash_ids), self._hash_block_tokens)
@@ -164,6 +182,7 @@ def run_twin(
     workload = Workload(clock, requests, fleet.submit)
     for replica in fleet.replicas:
         replica.on_end.append(workload.ended)
+        replica.may_pass_ends = workload.is_open
     if on_start is not None:
         on_start(fleet)
     clock.run_on(until_ns)

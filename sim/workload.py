@@ -36,6 +36,10 @@ class Workload:
         """Requests of sessions that have begun which wait for another one to end, or for their think time to pass."""
         return self._num_due + sum(len(rows) for rows in self._waiting.values())
 
+    def is_open(self) -> bool:
+        """Whether no request waits for the end of one that has been sent."""
+        return not self._turns
+
     def ended(self, number: int) -> None:
         """A request has ended now: those that waited for it are sent when their think time has passed."""
         turn = self._turns.pop(number, None)

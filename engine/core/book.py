@@ -125,11 +125,11 @@ class Book:
         return rows[np.lexsort((self.table.index[rows], self.table.rank[rows]))]
 
     def computed(self) -> I32:
-        """Positions of each row that commits have reported computed; of a leap, all steps but its last count as such."""
+        """Positions of each row that commits have reported computed."""
         computed = self.table.scheduled.copy()
         for entry in reversed(self.open):
             plan = entry.plan
-            computed[plan.rows] = plan.starts + (plan.steps - 1) * plan.counts
+            computed[plan.rows] = plan.starts
             if len(plan.fork_rows):
                 computed[plan.fork_rows] = plan.starts[plan.fork_from]
         return computed
@@ -141,7 +141,7 @@ class Book:
                 plan = entry.plan
                 at = np.flatnonzero(plan.rows == row)
                 if len(at):
-                    return int(plan.starts[at[0]] + (plan.steps - 1) * plan.counts[at[0]])
+                    return int(plan.starts[at[0]])
                 return int(plan.starts[plan.fork_from[np.flatnonzero(plan.fork_rows == row)[0]]])
         return int(self.table.scheduled[row])
 

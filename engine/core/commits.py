@@ -35,14 +35,10 @@ class Commits:
         sampling, stops = plan.sampling, results.stops
         if not (results.rows is sampling or results.rows.tolist() == sampling.tolist()):
             raise ValueError("results must name the plan's sampling rows in plan order")
-        shape = sampling.shape if plan.steps == 1 else (plan.steps, len(sampling))
-        if results.tokens.shape != shape or stops.shape != sampling.shape:
-            raise ValueError(f"tokens must have shape {shape} and stops {sampling.shape}")
-        if np.count_nonzero(stops):
-            if plan.steps > 1:
-                raise ValueError("nothing stops in a leap")
-            if not np.isin(stops, _FOUND_OUTSIDE).all():
-                raise ValueError("stops may be NONE, STOP or FAILED; the core finds the others")
+        if results.tokens.shape != sampling.shape or stops.shape != sampling.shape:
+            raise ValueError(f"tokens and stops must have shape {sampling.shape}")
+        if np.count_nonzero(stops) and not np.isin(stops, _FOUND_OUTSIDE).all():
+            raise ValueError("stops may be NONE, STOP or FAILED; the core finds the others")
         if results.parents is not None:
             _check_parents(book, sampling, results.parents)
 
@@ -63,8 +59,6 @@ class Commits:
     def _accept(self, entry: OpenPlan, sampling: I32, results: Results) -> Outcome:
         """Takes in tokens, and ends the sequences that stop, fail or are full."""
         plan, book, tokens = entry.plan, self._book, results.tokens
-        if plan.steps > 1:
-            return self._accept_leap(entry, sampling, tokens)
         plain = not (entry.gone or len(plan.fork_rows) or book.memory.keeps_tokens)
         if plain and results.parents is None and not np.count_nonzero(results.stops):
             return self._accept_all(entry, sampling, tokens)
@@ -116,24 +110,7 @@ class Commits:
             requests, counts = plan.requests, plan.counts
         else:
             requests, counts = self._book.table.request.take(rows), filled(len(rows), 1)
-        return self._full(plan, rows, requests, tokens, counts, entry.finishing)
-
-    def _accept_leap(self, entry: OpenPlan, rows: I32, tokens: I32) -> Outcome:
-        """Takes in a leap: of rows that are gone since, all tokens but the last. Rows that are full by its last step end."""
-        plan, ended = entry.plan, entry.finishing
-        counts = filled(len(rows), plan.steps)
-        if entry.gone:
-            heard = _others(rows, entry.gone)
-            self._refund(rows[~heard])
-            counts = np.where(heard, plan.steps, plan.steps - 1).astype(np.int32)
-            ended = ended[_others(ended, entry.gone)]
-        requests = plan.requests[: len(rows)] if len(rows) < len(plan.rows) else plan.requests
-        return self._full(plan, rows, requests, tokens, counts, ended)
-
-    def _full(
-        self, plan: Plan, rows: I32, requests: I64, tokens: I32, counts: I32, ended: I32
-    ) -> Outcome:
-        """Of the rows that were given tokens, `ended` have all that they asked for."""
+        ended = entry.finishing
         reasons = np.full(len(ended), Finish.LENGTH, np.int8) if len(ended) else _NO_REASONS
         return self._outcome(plan, rows, requests, tokens, counts, ended, reasons)
 
@@ -177,14 +154,14 @@ class Commits:
         closed: list[RequestId] = []
         ended_requests = requests[:0]
         if len(ended):
-            book, last_step = self._book, plan.last_step
+            book = self._book
             ended_requests = book.table.request.take(ended)
             for row, request, reason in zip(
                 ended.tolist(), ended_requests.tolist(), reasons.tolist(), strict=True
             ):
                 if reason == Finish.FAILED:
                     book.memory.silence(row)
-                if book.end_sequence(last_step, row, Finish(reason)):
+                if book.end_sequence(plan.step, row, Finish(reason)):
                     closed.append(RequestId(request))
             ended.setflags(write=False)
             ended_requests.setflags(write=False)
@@ -209,11 +186,11 @@ class Commits:
             if row not in entry.gone or book.named(row):
                 continue
             if table.state[row] == State.ENDED:
-                book.give_back(entry.plan.last_step, row)
+                book.give_back(entry.plan.step, row)
             elif table.state[row] == State.OFF:
                 group = book.groups[RequestId(int(table.request[row]))]
                 if group.status is Status.LEAVING and not any(map(book.named, group.rows)):
-                    self._pressure.leave(entry.plan.last_step, group)
+                    self._pressure.leave(entry.plan.step, group)
 
     def _refund(self, rows: I32) -> None:
         """Gives back what the discarded tokens of `rows` cost."""

@@ -102,14 +102,6 @@ class Plan(Struct, frozen=True, eq=False):
     """Rows that go on with the tokens of move_parents[i] before its last one, and keep their own last token: all at once,
     before anything else of this plan. Accepted `Results.parents` of the commits since the plan before."""
     move_parents: I32 = NO_ENTRIES
-    steps: int = 1
-    """Leap: the step is run this many times, each row `counts` positions further each time. Its rows decode, but for the last one
-    where that is a prompt, which is computed in equal chunks and samples nothing."""
-
-    @property
-    def last_step(self) -> int:
-        """Number of the last step; `step` unless it leaps."""
-        return self.step + self.steps - 1
 
     @property
     def sampling(self) -> I32:
@@ -121,7 +113,7 @@ class Plan(Struct, frozen=True, eq=False):
 
     @property
     def sampled_positions(self) -> I32:
-        """Where the token of each entry of `sampling` stands; of a leap, that of the first step."""
+        """Where the token of each entry of `sampling` stands."""
         ends = self.starts + self.counts
         if self.num_decodes == len(self.rows):
             return ends
@@ -146,7 +138,7 @@ class Results(Struct, frozen=True, eq=False):
 
     rows: I32
     tokens: I32
-    """Sampled token ids; the twin, which has none, gives 0. Of a leap: [steps, rows]."""
+    """Sampled token ids; the twin, which has none, gives 0."""
     stops: I8
     """`Finish.NONE`, or `STOP` / `FAILED` found outside the core. A stopping token still counts as generated."""
     parents: I32 | None = None
@@ -166,9 +158,9 @@ class Outcome(Struct, frozen=True, eq=False):
     rows: I32
     requests: I64
     tokens: I32
-    """Accepted tokens; of a leap [steps, rows], as in the results."""
+    """Accepted tokens."""
     counts: I32
-    """How many tokens of each row were accepted: 1; of a leap, `steps`, or one less where the last was discarded."""
+    """How many tokens of each row were accepted: 1."""
     ended_rows: I32
     """Rows whose sequence ended with this commit, in plan order; each sequence ends exactly once."""
     ended_requests: I64

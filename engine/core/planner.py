@@ -7,7 +7,7 @@ import numpy as np
 
 from engine.core import log as records
 from engine.core.admission import Admission
-from engine.core.arrays import I32, I64, ONE, Bools, Index, filled
+from engine.core.arrays import I32, I64, ONE, Bools, Index, filled, ones
 from engine.core.book import NO_ROWS, Book, OpenPlan
 from engine.core.config import SchedulerConfig
 from engine.core.ids import RequestId, TimeNs
@@ -56,16 +56,37 @@ class Planner:
         # Hypotheses that came back with everything computed decode at once.
         return self.plan(now) if book.membership != members else None
 
-    def leapt(self, plan: Plan, more: int) -> None:
-        """The last plan was made longer by `more` steps."""
-        book, cache, decodes = self._book, self._decodes, plan.num_decodes
-        if self._shares is not None:
-            self._shares.charge_output(book.table.tenant[plan.rows], more)
-        cache.quiet -= more - 1
-        if decodes and (cache.quiet <= 0 or decodes < len(plan.rows)):
-            last = plan.starts[:decodes] + more
-            book.open[-1].finishing = self._take_finishing(book.decoding, last)
+    def passed(self, steps: int) -> None:
+        """So many steps of decodes were taken without a plan."""
+        self._decodes.quiet -= steps
+
+    def open_ahead(self, rows: Index, starts: I32, finishing: I32) -> None:
+        """Opens a step of decodes whose rows, frames and ends are settled: `finishing` of them decode no more."""
+        book, cache = self._book, self._decodes
+        if rows is not book.decoding or cache.membership != book.membership:
+            cache.fill(rows, book.table, starts, book.membership if rows is book.decoding else -1)
         cache.quiet -= 1
+        self._open(
+            finishing,
+            rows=cache.rows,
+            requests=cache.requests,
+            starts=starts,
+            counts=cache.counts,
+            samples=cache.samples,
+            num_decodes=len(rows),
+        )
+
+    def open_again(self, plan: Plan, times: int, finishing: I32) -> None:
+        """Opens `plan` once more, every row so many times its count further."""
+        self._open(
+            finishing,
+            rows=plan.rows,
+            requests=plan.requests,
+            starts=plan.starts + times * plan.counts,
+            counts=plan.counts,
+            samples=plan.samples,
+            num_decodes=plan.num_decodes,
+        )
 
     def _plan_decodes(self) -> tuple[Index, bool]:
         """Rows that decode in this step, by rank, with room for their token; whether memory ran short."""
@@ -294,8 +315,7 @@ class _DecodeCache:
         self.membership = membership
         self.rows = rows.astype(np.int32)
         self.requests = table.request[rows]
-        self.counts = filled(len(rows), 1)
-        self.samples = np.ones(len(rows), np.bool_)
+        self.counts, self.samples = ones(len(rows))
         self.quiet = min((table.limit[rows] - starts).tolist()) - 2
-        for column in (self.rows, self.requests, self.counts, self.samples):
-            column.setflags(write=False)
+        self.rows.setflags(write=False)
+        self.requests.setflags(write=False)

@@ -5,7 +5,7 @@ Queue order is in `queue.py`; victim choice is separate from it.
 
 import numpy as np
 
-from engine.core.arrays import I32, Index
+from engine.core.arrays import I32, I64, Index
 from engine.core.rows import RowTable
 
 
@@ -103,3 +103,8 @@ class Shares:
         """Each entry of `tenants` has `count` tokens sampled; negative: they were discarded."""
         for at, rows in enumerate(np.bincount(tenants).tolist()):
             self._output[at] += rows * count
+
+    def charge_each(self, tenants: I32, counts: I32 | I64) -> None:
+        """The sequences of `tenants` have counts[i] tokens sampled."""
+        for tenant, count in zip(tenants.tolist(), counts.tolist(), strict=True):
+            self._output[tenant] += count

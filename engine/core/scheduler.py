@@ -47,7 +47,7 @@ from engine.core.rows import State
 
 
 class Scheduler:
-    """The contract: `submit`, `abort`, `expire`, `schedule`, `extend`, `commit`, `transfer_done`, `memory`.
+    """The contract: `submit`, `abort`, `expire`, `schedule`, `commit`, `forecast`, `advance`, `transfer_done`, `memory`.
 
     Every method checks first and then changes: on any exception but `InvariantError` the state is as it was.
     """
@@ -61,14 +61,13 @@ class Scheduler:
         shares = Shares(limits.prompt_weight, limits.output_weight)
         self._queue = WaitingQueue(limits, shares)
         charged = shares if limits.policy == "fair" else None
+        self._charged = charged
         self._admission = Admission(config, self._book, self._queue, self._pressure, charged)
         self._planner = Planner(limits, self._book, self._pressure, self._admission, charged)
         self._commits = Commits(self._book, self._pressure, charged)
         self._deadlines: list[tuple[int, RequestId]] = []
         self._next_arrival = 0
         self._now = TimeNs(0)
-        self._most: tuple[Plan, int] | None = None
-        """The last answer of `most_steps`, until another call changes something."""
 
     @property
     def prefix_queries_tokens(self) -> int:
@@ -208,36 +207,56 @@ class Scheduler:
             raise InvariantError("there is work, no plan is open, and nothing can run")
         return Idle()
 
-    def most_steps(self, plan: Plan) -> int:
-        """How many steps `extend` gives `plan` when asked for as many; 1: none but its own. Changes nothing.
-
-        What comes from outside (a submission, an abort, a transfer's end, `next_timer`) ends quiet time, so the driver
-        extends by the steps that start before that. O(rows).
-        """
-        if self._most is None or self._most[0] is not plan:
-            quiet = not self._pressure.num_transfers and self._nobody_comes_in(plan)
-            self._most = plan, leap.most_steps(self._book, plan) if quiet else 1
-        return self._most[1]
-
     def _nobody_comes_in(self, plan: Plan) -> bool:
         """Whether no step like `plan` could let in anyone who waits now."""
-        if plan.num_decodes == len(plan.rows):
+        if not self._book.prefilling:
             return self._admission.is_quiet(self._now)
         limits = self.config.scheduler
         return limits.policy != "fair" and leap.fills(plan, limits.token_budget)
 
-    def extend(self, plan: Plan, steps: int) -> Plan:
-        """Leap: makes `plan`, before any other call, run `steps` times, or as often as `most_steps` and memory allow.
+    def forecast(self, plan: Plan, most: int, *, beyond_ends: bool = True) -> leap.Forecast | None:
+        """What this would do from `plan` on, the only open one, if nothing came from outside: up to `most` steps. Changes nothing.
 
-        Equal to the single steps in state and log. The plan that it returns takes the place of `plan`.
+        None where there is nothing to foresee: a step that is not only growth and ends may follow, or `plan` is the last. `beyond_ends`:
+        sequences may end on the way. O(rows).
         """
-        steps = min(steps, self.most_steps(plan))
-        if steps <= 1:
-            return plan
-        longer = leap.extend(self._book, plan, steps)
-        self._planner.leapt(longer, longer.steps - 1)
-        self._most = None
-        return longer
+        limits = self.config.scheduler
+        if self._pressure.num_transfers:
+            return None
+        if self._queue or self._book.num_off:
+            beyond_ends = False
+            if not self._nobody_comes_in(plan):
+                return None
+        return leap.forecast(
+            self._book, plan, limits.token_budget, beyond_ends=beyond_ends, most=most
+        )
+
+    def advance(
+        self, foreseen: leap.Forecast, done: int, planned: int, now: TimeNs
+    ) -> leap.Advanced:
+        """Commits the first `done` steps of a forecast and opens those up to `planned`, as single steps would have done by now.
+
+        Since the forecast nothing but submissions may have come. Each step was planned when the one before it began, or
+        ended where one plan is open at a time.
+
+        Raises:
+            ValueError: the forecast does not hold any more, there are no such steps, or time went backwards.
+        """
+        book, most_open = self._book, self.config.scheduler.max_open_plans
+        if (
+            len(book.open) != 1
+            or book.open[0].plan is not foreseen.plan
+            or book.decoding is not foreseen.rows
+        ):
+            raise ValueError("the forecast does not hold any more")
+        if not max(1, done + most_open - 1) <= planned <= min(done + most_open, foreseen.steps):
+            raise ValueError(
+                f"{planned} of {foreseen.steps} steps cannot be planned with {done} done"
+            )
+        self._tick(now)
+        return leap.advance(
+            book, self._planner, self._charged, foreseen, done, planned, most_open - 1
+        )
 
     def commit(self, plan: Plan, results: Results | StepFailed, now: TimeNs) -> Outcome:
         """Takes in what the oldest open plan computed.
@@ -305,4 +324,3 @@ class Scheduler:
         if now < self._now:
             raise ValueError(f"time went backwards, from {self._now} to {now} ns")
         self._now = now
-        self._most = None

@@ -176,6 +176,8 @@ def _looker(fleet: Fleet, slo: Slo, most: Populations, from_ns: int) -> Callable
         left -= 1
         if not left:
             left = max(LOOK_EVERY, len(fleet.ledger) // 16)
+            for replica in fleet.replicas:
+                replica.settle()
             if Judge(fleet.ledger, fleet.now, from_ns).is_hopeless(slo, most):
                 raise GiveUpError
 

@@ -51,11 +51,8 @@ class StampedKV:
         self.tokens[row] = list(prompt)
         self.names[row] = (root, request, index)
 
-    def execute(self, plan: Plan) -> list[int] | list[list[int]]:
-        """Applies deltas and copies, checks every read, writes, samples: a token for each of `plan.sampling`.
-
-        A leap gives a list of tokens for each of its steps.
-        """
+    def execute(self, plan: Plan) -> list[int]:
+        """Applies deltas and copies, checks every read, writes, samples: a token for each of `plan.sampling`."""
         moved = {
             row: self.tokens[parent][:-1] + self.tokens[row][-1:]
             for row, parent in zip(plan.move_rows.tolist(), plan.move_parents.tolist(), strict=True)
@@ -72,16 +69,10 @@ class StampedKV:
         # A device runs the copies of a plan at once, in any order.
         assert len({*sources, *targets}) == len(set(sources)) + len(targets), "copies collide"
         self.slots[targets] = self.slots[sources]
-        if plan.steps > 1:
-            return [self._compute(plan, ahead) for ahead in range(plan.steps)]
-        return self._compute(plan, 0)
-
-    def _compute(self, plan: Plan, ahead: int) -> list[int]:
         written: set[tuple[int, int]] = set()
         sampled: list[int] = []
         rows = plan.rows.tolist()
-        first = plan.starts + ahead * plan.counts
-        starts, ends = first.tolist(), (first + plan.counts).tolist()
+        starts, ends = plan.starts.tolist(), (plan.starts + plan.counts).tolist()
         for row, start, end in zip(rows, starts, ends, strict=True):
             assert end > start
             stamps = self._stamps(row, end)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from engine.core.errors import ConfigError
 from engine.core.plan import Plan
-from sim.cost import StepWork, decode_work, prefill_work, work_of
+from sim.cost import StepWork, by_stretches, decode_work, prefill_work, work_of
 from sim.hardware import Hardware, find_hardware
 from sim.models import ModelShape, find_model
 from sim.pool import weight_bytes
@@ -376,3 +376,28 @@ def test_a_leap_costs_what_its_steps_cost_one_by_one(
         for c in range(context, context + steps * sequences, sequences)
     ]
     assert cost.leap_ns(work, steps).tolist() == one_by_one
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.integers(1, 90)), min_size=1, max_size=12),
+    st.integers(1, 100_000),
+    st.booleans(),
+    st.sampled_from(["Qwen3-32B", "Qwen3-30B-A3B"]),
+)
+def test_steps_in_which_sequences_leave_cost_what_they_cost_one_by_one(
+    stretches, context, overlap, model
+):
+    """Sizes fall from stretch to stretch, and those who leave take their contexts along."""
+    cost = Roofline(find_hardware("H200"), find_model(model), "fp8", "fp8", overlap=overlap)
+    sizes, contexts = [], []
+    for left, steps in sorted(dict(stretches).items(), reverse=True):
+        size = 1 + 3 * left
+        for _ in range(steps):
+            sizes.append(size)
+            contexts.append(context)
+            context += size
+        context -= context // (size + 1)
+    one_by_one = [cost.step_ns(decode_work(*step)) for step in zip(sizes, contexts, strict=True)]
+    priced = cost.run_ns(np.array(sizes), np.array(contexts))
+    assert priced.tolist() == one_by_one
+    assert by_stretches(cost, np.array(sizes), np.array(contexts)).tolist() == one_by_one

@@ -1,18 +1,21 @@
 """A twin that leaps and one that takes every step by itself give the same records, whatever comes in between."""
 
+import pickle
 import random
 from array import array
 
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig
 from engine.core.log import Preempted
 from engine.core.scheduler import Scheduler
 from sim.contiguous import Contiguous
-from sim.cost import StepWork
+from sim.cost import StepWork, decode_work
 from sim.occupancy import Level, Occupancy
 from sim.roofline import Roofline
 from sim.router import LeastLoaded, PrefixAware, RoundRobin
@@ -30,12 +33,9 @@ class Uneven:
         chunks = work.chunk_context + 3 * work.chunk_attended
         return 1 + work.num_tokens + (work.context_tokens * 7919 + work.attended + chunks) % 13
 
-    def leap_ns(self, work: StepWork, steps: int):
-        size = work.num_sequences
-        contexts = [work.context_tokens + ahead * size for ahead in range(steps)]
-        return np.array(
-            [self.step_ns(work._replace(context_tokens=c, attended=c)) for c in contexts]
-        )
+    def run_ns(self, sizes, contexts):
+        steps = zip(sizes.tolist(), contexts.tolist(), strict=True)
+        return np.array([self.step_ns(decode_work(n, context)) for n, context in steps])
 
 
 def random_rows(rng: random.Random) -> list[TraceRequest]:
@@ -112,7 +112,7 @@ class Case:
         runs = Contiguous(self.reservation, size.num_blocks, size.block_size, longest)
         return Scheduler(self.config, runs)
 
-    def run(self, *, leaps: bool):
+    def run(self, *, leaps: bool, on_start=None):
         schedulers = [self.scheduler() for _ in range(self.replicas)]
         ran = run_twin(
             self.rows,
@@ -124,6 +124,7 @@ class Case:
             swap=SwapPath(block_bytes=100, bytes_per_s=1e9, replicas_per_link=2),
             until_ns=self.until_ns,
             leaps=leaps,
+            on_start=on_start,
         )
         if self.until_ns is None:
             for scheduler in schedulers:
@@ -167,6 +168,27 @@ def test_leaping_changes_no_record(seed):
             assert msgspec.to_builtins(mine.scheduler.memory()) == msgspec.to_builtins(
                 other.scheduler.memory()
             )
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1_000, 1 << 40), st.lists(st.integers(0, 6_000), max_size=6))
+def test_leaping_changes_no_record_and_no_frame_whoever_looks_in_between(seed, moments):
+    """To look takes a replica out of its leap, in mid-step and at the instants at which steps end."""
+    case = Case(seed)
+    if case.reservation is not None:
+        moments = []  # Only paged memory has frames.
+    seen: dict[bool, list] = {True: [], False: []}
+    ran = []
+    for leaps in (True, False):
+
+        def on_start(fleet, frames=seen[leaps]):
+            for at, moment in enumerate(sorted(moments)):
+                replica = fleet.replicas[at % len(fleet.replicas)]
+                replica.look(moment, lambda found: frames.append(pickle.dumps(found)))
+
+        ran.append(case.run(leaps=leaps, on_start=on_start))
+    assert records(ran[0]) == records(ran[1])
+    assert seen[True] == seen[False]
 
 
 def test_the_cases_leap_share_and_preempt():

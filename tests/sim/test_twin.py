@@ -1,6 +1,5 @@
 """The twin: simulated instants follow from the contract, nothing vanishes, two plans are open as live."""
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,8 +25,8 @@ class FixedCost:
         self.works.append(work)
         return 100 + work.num_tokens
 
-    def leap_ns(self, work: StepWork, steps: int):
-        return np.full(steps, 100 + work.num_tokens)
+    def run_ns(self, sizes, contexts):
+        return 100 + sizes
 
 
 def run(

@@ -1,6 +1,5 @@
 """Closed loops: a request is sent when the one it waits for has ended and its think time has passed."""
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,8 +19,8 @@ class FixedCost:
     def step_ns(self, work: StepWork) -> int:
         return 100 + work.num_tokens
 
-    def leap_ns(self, work: StepWork, steps: int):
-        return np.full(steps, 100 + work.num_tokens)
+    def run_ns(self, sizes, contexts):
+        return 100 + sizes
 
 
 def run(requests: list[TraceRequest], until_ns: int | None = None) -> Run:

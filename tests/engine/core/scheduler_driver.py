@@ -134,8 +134,7 @@ class Driver:
             self.ended[request] = Finish.DEADLINE
         self.check()
 
-    def schedule(self, leap: int = 1) -> Plan | Idle | Blocked:
-        """Up to `leap` steps. When a leap is under way, what was planned before it has committed, without ends."""
+    def schedule(self) -> Plan | Idle | Blocked:
         answer = self.scheduler.schedule(self.time())
         config = self.scheduler.config.scheduler
         self._start_transfers()
@@ -150,10 +149,6 @@ class Driver:
                 self.kv.begin(row, root, request_id, index, self.prompts[request_id])
                 self.sequence[row] = (request_id, index)
                 self.tokens.setdefault((request_id, index), [])
-            if leap > 1:
-                most = self.scheduler.most_steps(answer)
-                answer = self.scheduler.extend(answer, leap)
-                assert answer.steps <= min(leap, most)
             self.open.append(answer)
             if not self.lazy:
                 self.sampled[answer.step] = self.kv.execute(answer)
@@ -165,12 +160,10 @@ class Driver:
             assert not self.open
             assert not self.transfers
         self.check()
-        while isinstance(answer, Plan) and answer.steps > 1 and len(self.open) > 1:
-            self.commit()
         return answer
 
     def _note_prompts(self, plan: Plan) -> None:
-        ends = (plan.starts + plan.steps * plan.counts).tolist()
+        ends = (plan.starts + plan.counts).tolist()
         for request, start, end in zip(
             plan.requests.tolist(), plan.starts.tolist(), ends, strict=True
         ):
@@ -193,8 +186,6 @@ class Driver:
     ) -> Outcome:
         """`pick` chooses the parents of beams."""
         plan = self.open.popleft()
-        if plan.steps > 1:
-            stops, fail = {}, False  # Only the twin leaps, and its steps do not fail.
         if plan.step not in self.sampled:
             self.sampled[plan.step] = self.kv.execute(plan)
         tokens = np.array(self.sampled.pop(plan.step), np.int32)
@@ -212,20 +203,13 @@ class Driver:
         )
         outcome = self.scheduler.commit(plan, results, self.time())
         self._start_transfers()
-        accepted = outcome.tokens if plan.steps > 1 else outcome.tokens[None]
-        for at, (row, count) in enumerate(
-            zip(outcome.rows.tolist(), outcome.counts.tolist(), strict=True)
-        ):
+        for row, token in zip(outcome.rows.tolist(), outcome.tokens.tolist(), strict=True):
             sequence = self.sequence[row]
             assert (plan.step, row) not in self.kv.tainted, "a token of a read of garbage"
-            if plan.steps == 1:
-                assert sequence[0] not in self.ended, "a token after the end"
-                assert not self.ends[sequence], "a token after the end"
-            elif sequence[0] in self.ended:
-                # All steps of a leap but its last had committed when the request was aborted.
-                assert count == plan.steps - 1, "a token after the end"
-            self.tokens[sequence].extend(accepted[:count, at].tolist())
-            self.output_tokens[self.requests[sequence[0]].tenant] += count
+            assert sequence[0] not in self.ended, "a token after the end"
+            assert not self.ends[sequence], "a token after the end"
+            self.tokens[sequence].append(token)
+            self.output_tokens[self.requests[sequence[0]].tenant] += 1
         for row, reason in zip(outcome.ended_rows.tolist(), outcome.reasons.tolist(), strict=True):
             sequence = self.sequence[row]
             self.ends[sequence] += 1

@@ -1,4 +1,4 @@
-"""Rules over the scheduler, through the driver: requests of every kind, steps, leaps, failures, transfers, aborts."""
+"""Rules over the scheduler, through the driver: requests of every kind, steps, failures, transfers, aborts."""
 
 from engine.core.plan import Finish, Plan
 from tests.engine.core.scheduler_driver import Driver, core_config
@@ -81,10 +81,6 @@ class SchedulerWorld(World):
     @rule(weight=14, when=lambda self: self.busy())
     def schedule(self, choose: Choose) -> None:
         self.driver.schedule()
-
-    @rule(weight=4, when=lambda self: self.busy())
-    def leap(self, choose: Choose) -> None:
-        self.driver.schedule(leap=choose.between(2, 20))
 
     @rule(weight=14, when=lambda self: self.driver.open)
     def commit(self, choose: Choose) -> None:

@@ -41,13 +41,12 @@ def bad_commits(driver: Driver, now: TimeNs) -> Iterator[Call]:
         return
     plan, rows = plans[0], plans[0].sampling
     n = len(rows)
-    shape = (n,) if plan.steps == 1 else (plan.steps, n)
-    tokens, stops = np.zeros(shape, np.int32), np.zeros(n, np.int8)
+    tokens, stops = np.zeros(n, np.int32), np.zeros(n, np.int8)
     stranger = msgspec.structs.replace(plan)
     wrong = [
         (stranger, Results(rows, tokens, stops)),
         (plan, Results(np.append(rows, 0), tokens, stops)),
-        (plan, Results(rows, np.zeros((3, *shape), np.int32), stops)),
+        (plan, Results(rows, np.zeros((3, n), np.int32), stops)),
         (plan, Results(rows, tokens, np.zeros(n + 1, np.int8))),
     ]
     if n:
@@ -98,11 +97,8 @@ def refusals(driver: Driver, now: TimeNs) -> Iterator[Call]:
         yield lambda r=request: scheduler.submit(r, now)
     for number in [*driver.ended, 10_000]:
         yield lambda n=number: scheduler.abort(RequestId(n), now)
-    for plan in list(driver.open)[:-1]:
-        yield lambda p=plan: scheduler.extend(p, 5)
-    if driver.open:
-        yield lambda: scheduler.extend(driver.open[-1], 1)
-        yield lambda: scheduler.extend(driver.open[-1], -3)
+    for plan in list(driver.open):
+        yield lambda p=plan: scheduler.forecast(p, 100)
     yield scheduler.memory
     yield scheduler.check_invariants
     if len(driver.open) == scheduler.config.scheduler.max_open_plans:
@@ -110,8 +106,7 @@ def refusals(driver: Driver, now: TimeNs) -> Iterator[Call]:
 
 
 def snapshot(scheduler: Scheduler) -> bytes:
-    """The whole state; what `most_steps` remembers of its last answer is none."""
-    scheduler._most = None
+    """The whole state."""
     return pickle.dumps(scheduler)
 
 

@@ -32,8 +32,8 @@ FAULTS = {
     ),
     "blocks can be found before the step that computes them has committed": (
         "book.py",
-        "computed[plan.rows] = plan.starts + (plan.steps - 1) * plan.counts",
-        "computed[plan.rows] = plan.starts + plan.steps * plan.counts",
+        "computed[plan.rows] = plan.starts\n",
+        "computed[plan.rows] = plan.starts + plan.counts\n",
         SCHEDULER,
     ),
     "a parent is evicted before its children": (
@@ -86,8 +86,26 @@ FAULTS = {
     ),
     "a leap goes a step too far": (
         "leap.py",
-        "before_the_end = min((table.limit[book.decoding] - starts).tolist()) - 1",
-        "before_the_end = min((table.limit[book.decoding] - starts).tolist())",
+        "lasts: I64 = (table.limit[rows] - starts).astype(np.int64)",
+        "lasts: I64 = (table.limit[rows] - starts).astype(np.int64) + 1",
+        LEAPS,
+    ),
+    "what ends in a leap gives its frames back before the step after it is planned": (
+        "leap.py",
+        "growth.up_to(step + lead)",
+        "growth.up_to(step)",
+        LEAPS,
+    ),
+    "steps that a leap took count as none on the way to the next end": (
+        "leap.py",
+        "planner.passed(opened - 2)",
+        "planner.passed(0)",
+        LEAPS,
+    ),
+    "who has left in a leap grows on": (
+        "leap.py",
+        "alive = ahead.lasts[which] >= steps",
+        "alive = ahead.lasts[which] >= 0",
         LEAPS,
     ),
     "rows that grow in one step of a leap do so out of order": (
