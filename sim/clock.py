@@ -4,7 +4,7 @@ At one instant the events of lower rank come first: arrivals, then what happens 
 """
 
 import math
-from heapq import heappop
+from heapq import heappop, heappush
 from typing import Final
 
 import simpy
@@ -82,4 +82,5 @@ class Soon(simpy.Event):
         self.callbacks = []
         self._ok = True
         self._value = None
-        clock.schedule(self, rank, delay)  # type: ignore[arg-type]
+        # As `Environment.schedule`.
+        heappush(clock._queue, (clock._now + delay, rank, next(clock._eid), self))  # type: ignore[arg-type]
