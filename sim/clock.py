@@ -4,7 +4,7 @@ At one instant the events of lower rank come first: arrivals, then what happens 
 """
 
 import math
-from heapq import heappop, heappush
+from heapq import heappop
 from typing import Final
 
 import simpy
@@ -82,5 +82,4 @@ class Soon(simpy.Event):
         self.callbacks = []
         self._ok = True
         self._value = None
-        # As `Environment.schedule`.
-        heappush(clock._queue, (clock._now + delay, rank, next(clock._eid), self))  # type: ignore[arg-type]
+        clock.schedule(self, rank, delay)  # type: ignore[arg-type]
