@@ -5,6 +5,7 @@ Knows signatures and Structs; knows no flag. Imports nothing that is slow.
 
 import functools
 import inspect
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, get_type_hints
 
@@ -29,8 +30,9 @@ def spread(command: Callable[..., None]) -> Callable[..., None]:
         else:
             parameters.append(parameter)
     names = [parameter.name for parameter in parameters]
-    if len(set(names)) < len(names):
-        raise TypeError(f"two flags of {command.__name__} have one name: {sorted(names)}")
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise TypeError(f"two flags of {command.__name__} have one name: {', '.join(twice)}")
 
     @functools.wraps(command)
     def called(**given: Any) -> None:
