@@ -36,10 +36,12 @@ def stats(
     from rich.console import Console
 
     from traces.figures import write_figures
+    from traces.outputs import check_outputs
     from traces.survey import survey_trace
     from traces.terminal import exit_on_error, with_progress
 
     with exit_on_error():
+        check_outputs(json, source=trace)
         found = survey_trace(
             trace,
             lru=lru,
@@ -66,12 +68,14 @@ def convert(
 
     from traces.formats import open_trace
     from traces.native import NativeHeader
+    from traces.outputs import check_outputs
     from traces.render import bad_rows
     from traces.shaping import SYSTEM_BLOCK_TOKENS, build_shaping, shaped
     from traces.terminal import exit_on_error, with_progress
     from traces.write import write_trace
 
     with exit_on_error():
+        check_outputs(out, source=trace)
         wanted = build_shaping(**asdict(shaping))
         source = open_trace(trace, strict=strict)
         header = NativeHeader(

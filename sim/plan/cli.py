@@ -162,7 +162,7 @@ def plan(
     from traces.terminal import exit_on_error
 
     with exit_on_error():
-        check_outputs(json, csv, html, folder=out or Path("kilburn-plan"))
+        check_outputs(json, csv, html, folder=out or Path("kilburn-plan"), source=trace)
         base = parse_settings(settings or [])
         base.setdefault("model", model)
         seed = base.setdefault("seed", seed)

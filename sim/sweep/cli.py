@@ -81,7 +81,7 @@ def sweep(
     from traces.terminal import exit_on_error
 
     with exit_on_error():
-        check_outputs(json, csv, html, folder=out or Path("kilburn-sweep"))
+        check_outputs(json, csv, html, folder=out or Path("kilburn-sweep"), source=trace)
         limits = parse_slo(slo) if slo is not None else None
         axes = parse_axes(axis or [])
         base = parse_settings(settings or [])

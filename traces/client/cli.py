@@ -114,7 +114,8 @@ def bench(
 
     json, html, csv = reports.json, reports.html, reports.csv
     with exit_on_error():
-        check_outputs(json, html, folder=csv)
+        beside = html.with_suffix(".json") if html is not None and json is None else json
+        check_outputs(beside, html, folder=csv, source=trace)
         settings = BenchSettings(
             endpoint=endpoint, ignore_eos=ignore_eos, temperature=temperature, timeout_s=timeout_s, duration_s=duration_s, warm_up=warm_up,
             shaping=build_shaping(**asdict(shaping)),

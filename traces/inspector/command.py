@@ -37,7 +37,7 @@ def inspect(
 
     console = Console(highlight=False, soft_wrap=True)
     with exit_on_error():
-        check_outputs(html)
+        check_outputs(html, source=recording)
         found = look(recording, partial=partial)
         walk = Walk(recording, found)
         with step_progress(found.num_steps, "replaying") as watch:
