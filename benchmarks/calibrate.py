@@ -153,7 +153,8 @@ def main() -> None:
         "points": rows,
         "all": summary(found),
     }
-    print("\nall points:", result["all"])
+    near = sum(abs(row["slower_by_percent"]) <= 10 for row in rows)
+    print("\nall points:", result["all"], f"within 10 %: {near}")
     if not args.check:
         print(
             f"\nfitted without it {'points':>7} {'median':>8} {'of sizes':>9} {'largest':>8}   with it: median, of sizes, largest"

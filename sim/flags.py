@@ -115,9 +115,7 @@ class ReplayFlags(Struct, frozen=True, kw_only=True):
     """The flags of `ReplayConfig` but its shaping, in its names and with its defaults; and what they are read with."""
 
     model: Model = "Llama-3.1-8B"
-    hardware: Annotated[
-        str, typer.Option(help=f"{HARDWARE}, or cpu, measured now.", rich_help_panel=MACHINE)
-    ] = "A100-80"
+    hardware: Hardware = "A100-80"
     hardware_file: HardwareFile = None
     block_table: BlockTable = None
     cost: Annotated[

@@ -74,7 +74,10 @@ class Occupancy:
     def ended(self, lengths: list[int]) -> tuple[int, int]:
         """Sequences that had computed so many positions have given back their frames; (positions, entries of tables) of all."""
         size = self._memory.block_size
-        positions, entries = sum(lengths), sum(-(-length // size) for length in lengths)
+        positions = entries = 0
+        for length in lengths:
+            positions += length
+            entries -= -length // size
         self._computed -= positions
         self._named -= entries
         return positions, entries

@@ -20,10 +20,7 @@ from sim.models import find_model
 from sim.pool import pool_budget
 from sim.pricing import load_source, make_cost
 from sim.recorder import Recording, check_recording, recorded
-from sim.report.figures import (
-    ReplayReport,
-    Resolved,
-)
+from sim.report.figures import ReplayReport, Resolved
 from sim.report.summary import summarise
 from sim.roofline import Efficiency
 from sim.router import make_router

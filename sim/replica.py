@@ -34,7 +34,7 @@ from sim.link import Link
 from sim.occupancy import IDLE, Level, Occupancy
 from sim.timeline import Timeline
 
-FEWEST_STEPS: Final = 128
+FEWEST_STEPS: Final = 256
 MOST_STEPS: Final = 512
 """Of one leap: more are another leap."""
 WORTHWHILE_STEPS: Final = 4

@@ -13,8 +13,10 @@
 Peak and bandwidth are the datasheet's, each times one factor, the same for every device of the table; a device measured by programs has
 reached its figures already and takes no factor. What a device reaches of its peak also depends on the watts that it has for it: one exponent
 for all, and the datasheet's power. Each kernel costs so many cycles beside its bytes, for filling and draining the pipe of memory and the gap
-between kernels: the faster the memory and the slower the clock, the smaller the share of the bandwidth that is reached. Where each constant comes from is in docs/twin.md: this is version 2, fitted to published
-measurements by `benchmarks/calibrate.py`. What the model leaves out: quantisation of waves, experts that are chosen unevenly.
+between kernels: the faster the memory and the slower the clock, the smaller the share of the bandwidth that is reached.
+
+Where each constant comes from is in docs/twin.md: this is version 2, fitted to published measurements by `benchmarks/calibrate.py`. What the
+model leaves out: quantisation of waves, L2 hits, experts that are chosen unevenly, sliding windows.
 """
 
 from typing import Annotated, NamedTuple

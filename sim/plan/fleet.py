@@ -118,9 +118,10 @@ def _fewest(question: Question, machine: Resolved, price: Price, alone: Outcome)
         monotone=not found.exceptions,
         exceptions=found.exceptions,
     )
+    given = question.settings.get("tensor_parallel")
     if found.answer is None:
         return Sized(
-            replace(candidate, reasons=[_too_many(points[-1], most, least, degree)]), machine, alone
+            replace(candidate, reasons=[_too_many(points[-1], most, least, given)]), machine, alone
         )
     size = found.answer
     candidate = replace(
@@ -170,15 +171,14 @@ def _beside(
     )
 
 
-def _too_many(last: Point, most: int, least: int, degree: int) -> Reason:
+def _too_many(last: Point, most: int, least: int, given: int | None) -> Reason:
+    """`given`: the one degree that was to be looked at; None: all were."""
     late = [clause.name for clause in last.clauses if clause.misses > clause.allowed]
     missed = f"{' and '.join(late)} not kept" if late else "goodput not reached"
     needed = f" to {least} or more" if least > most else ""
     number = "1 replica is" if most == 1 else f"{most} replicas are"
-    message = (
-        f"{number} not enough ({missed}); raise --max-replicas{needed}, or spread each replica over more devices with "
-        f"--set tensor_parallel={2 * degree}"
-    )
+    wider = f", or leave out --set tensor_parallel={given}" if given is not None else ""
+    message = f"{number} not enough ({missed}); raise --max-replicas{needed}{wider}"
     return Reason(code="replicas", message=message)
 
 

@@ -77,7 +77,7 @@ def glossary(slo: Slo, *, users: bool) -> list[tuple[str, str]]:
                 "the trace once more with other chance: each request comes never, once, or several times",
             )
         )
-    return words  # fmt: skip
+    return words
 
 
 def join(parts: Sequence[str]) -> str:

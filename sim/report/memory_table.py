@@ -15,7 +15,7 @@ def parts_of(seen: Hindsight) -> list[tuple[str, float, str]]:
         ]
     else:
         meaning = "tails of last blocks, and prompts not computed yet"
-        parts.append(("held, unused", seen.unused, meaning))
+        parts.append(("held and unused", seen.unused, meaning))
     if seen.rounding:
         parts.append(("rounding", seen.rounding, "lost because runs are powers of two"))
     parts.append(("free or cached", seen.free, "in no sequence"))

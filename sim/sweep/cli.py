@@ -37,7 +37,8 @@ def sweep(
     slo: Annotated[
         str | None,
         typer.Option(
-            help="Limits on ttft, tpot and e2e, such as ttft_p99=2s,tpot_p99=60ms: counts the requests a second that keep each.",
+            help="Limits on ttft, tpot and e2e, such as ttft_p99=2s,tpot_p99=60ms: counts the requests a second that keep each. "
+            "Percentiles and goodput=SHARE change nothing here.",
             rich_help_panel=WORKLOAD,
         ),
     ] = None,

@@ -204,7 +204,7 @@ def _goodput(result: SweepResult) -> list[FindingText]:
                     f"At most {numbers.amount(rate)} requests a second keep {metric.upper()} within {numbers.ms(limit / 1e6)}, at {_at(best)}, "
                     f"where {numbers.amount(done)} a second are done."
                 ),
-                source="Requests done a second, times the share of them within the limit.",
+                source="Requests done a second, times the share of them within the limit, which is known to half a percent.",
             )
         )
     return made

@@ -9,7 +9,10 @@ import typer
 from typer.testing import CliRunner
 
 from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig, SwapCosts
+from engine.core.ids import RequestId, TimeNs
+from engine.core.journal import Schedule, Submit
 from engine.core.log import Admitted, Copied, Evicted, Forked, Preempted, Reparented, SwapStarted
+from engine.core.plan import Idle, Plan, Request
 from sim.cli import replay
 from sim.fitted import fit_recording
 from sim.lockstep import replay_lockstep
@@ -113,6 +116,20 @@ def test_it_changes_no_record_and_lockstep_holds_for_each_replica(tmp_path, seed
     assert records(stepped) == records(leaping)
     for path in paths:
         assert_lockstep(path)
+
+
+def test_asked_again_at_an_instant_with_nothing_new_it_is_asked_once(tmp_path):
+    """The live loop has one boundary after a commit; the replica may come back at the same instant for an input before it."""
+    path = tmp_path / "run.jsonl"
+    with recorded(path, config("fcfs", "recompute", 2), "toy", 0) as scheduler:
+        for _ in range(2):
+            assert isinstance(scheduler.schedule(TimeNs(7)), Idle)
+        scheduler.submit(Request(RequestId(0), 4, 2), TimeNs(7))
+        assert isinstance(scheduler.schedule(TimeNs(7)), Plan)
+    with RecordingReader(path) as reader:
+        calls = [entry.call for entry in reader.entries()]
+    assert [type(call) for call in calls] == [Schedule, Submit, Schedule]
+    assert [call.now for call in calls] == [7, 8, 9]
 
 
 def test_a_skipped_call_is_told_apart(tmp_path):

@@ -168,6 +168,7 @@ def test_what_cannot_be_done_says_which_bound_it_meets(bursts, slo, changes, cod
     [candidate] = result.candidates
     assert not candidate.feasible
     assert candidate.reasons[0].code == code
+    assert result.findings[-1].startswith("What could do: ")
     assert message in candidate.reasons[0].message
     assert result.findings[0].startswith("No number of machines")
     assert any(message in sentence for sentence in result.findings)
