@@ -104,7 +104,7 @@ def replay(
                 from sim.report.write import write_csv
 
                 write_csv(csv, report, Rows(run.ledger))
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     console.print(render(report, console.width))
     if recording is not None:
         what = (

@@ -150,3 +150,48 @@ def test_a_machine_beyond_reason_is_refused(tmp_path: Path, figure: str) -> None
     path = tmp_path / "more.toml"
     path.write_text(f'[X]\n{name} = {value}\n{text}source = "s"\n')
     assert name in refusal("replay", SAMPLE, "--hardware", "X", "--hardware-file", path)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("bench", "http://[::1", SAMPLE), "http://[::1 is no address of a server"),
+        (
+            ("trace", "synth", "y.jsonl", "--clients", SAMPLE, "--start-s", "nan"),
+            "--start-s must be",
+        ),
+    ],
+)
+def test_an_address_or_a_second_that_is_none_is_refused(
+    args: tuple[object, ...], words: str
+) -> None:
+    assert words in refusal(*args)
+
+
+def test_brackets_in_names_are_text_and_no_markup(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trace = "[bold]t.csv"
+    (tmp_path / trace).write_bytes(SAMPLE.read_bytes())
+    for args in (
+        ("trace", "stats", trace),
+        ("trace", "convert", trace, "[bold]t.jsonl"),
+        ("replay", trace, "--record", "[bold]r.jsonl"),
+        ("inspect", "[bold]r.jsonl", "--html", "[bold]i.html"),
+        ("sweep", trace, "--workers", "1", "--axis", "model=[/bold]x"),
+    ):
+        told = CliRunner().invoke(app, list(args))
+        assert told.exit_code == (args[0] == "sweep"), told.output
+        assert "bold]" in told.output
+
+
+def test_what_was_never_sent_is_told(tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    trace.write_text(
+        '{"format":"kilburn-trace","version":1}\n'
+        '{"arrival_ns":0,"num_prompt":9,"num_output":90,"session":0}\n'
+        '{"arrival_ns":0,"num_prompt":9,"num_output":9,"session":0,"turn":1,"after":0}\n'
+    )
+    told = CliRunner().invoke(app, ["replay", str(trace), "--until-s", "0.1"]).output
+    assert "1 submitted: 0 done, 0 rejected, 1 unfinished; 1 never sent" in " ".join(told.split())

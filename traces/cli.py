@@ -51,7 +51,7 @@ def stats(
         )
         if json is not None:
             write_figures(found.figures, json)
-    Console(highlight=False).print(found.summary)
+    Console(highlight=False, markup=False).print(found.summary)
 
 
 @app.command()
@@ -85,7 +85,7 @@ def convert(
         )
         requests = shaped(source, wanted, times_needed=False)
         count = write_trace(header, with_progress(requests, "wrote"), out)
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     num_bad = sum(source.bad_counts.values())
     for part in bad_rows(source.bad_rows, num_bad, source.num_requests + num_bad):
         console.print(part)
@@ -174,4 +174,4 @@ def synth(
         )
         header, requests = synthesise(recipe)
         count = write_trace(header, with_progress(requests, "wrote"), out)
-    Console(highlight=False).print(f"{out}: {count:,} requests", soft_wrap=True)
+    Console(highlight=False, markup=False).print(f"{out}: {count:,} requests", soft_wrap=True)

@@ -209,7 +209,7 @@ def plan(
         for path in (folder / "plan.html", html):
             if path is not None:
                 write_atomically(path, text)
-    Console(highlight=False).print(render(result))
+    Console(highlight=False, markup=False).print(render(result))
     typer.echo(f"\nwritten to {folder}: plan.html to read, plan.json and plan.csv for programs")
     if result.best is None:
         raise typer.Exit(1)

@@ -121,7 +121,7 @@ def sweep(
         for path in (folder / "sweep.html", html):
             if path is not None:
                 write_atomically(path, text)
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     console.print(render(result, console.width))
     count = f"{len(result.points):,} point{'s' * (len(result.points) != 1)}"
     typer.echo(

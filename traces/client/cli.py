@@ -148,7 +148,7 @@ def bench(
                 write_figures(run.report, json)
             if csv is not None:
                 write_csv(csv, run)
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     report = run.report
     bad = sum(report.trace.bad.values())
     for part in bad_rows(report.trace.bad_rows, bad, report.trace.requests + bad):

@@ -35,7 +35,7 @@ def inspect(
     from traces.report.tables import write_text
     from traces.terminal import exit_on_error, step_progress
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
     with exit_on_error():
         check_outputs(html, source=recording)
         found = look(recording, partial=partial)
