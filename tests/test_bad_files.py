@@ -195,3 +195,25 @@ def test_what_was_never_sent_is_told(tmp_path: Path) -> None:
     )
     told = CliRunner().invoke(app, ["replay", str(trace), "--until-s", "0.1"]).output
     assert "1 submitted: 0 done, 0 rejected, 1 unfinished; 1 never sent" in " ".join(told.split())
+
+
+def test_a_plan_without_hardware_is_refused() -> None:
+    assert "--hardware names nothing" in refusal(
+        "plan", SAMPLE, "--slo", "ttft=1s", "--hardware", " ,"
+    )
+
+
+def test_a_plan_gives_no_advice_that_cannot_help(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    trace = tmp_path / "t.jsonl"
+    trace.write_text(
+        '{"format":"kilburn-trace","version":1}\n{"arrival_ns":0,"num_prompt":0,"num_output":5}\n'
+    )
+    args = ("plan", str(trace), "--slo", "ttft=1s", "--quick", "--workers", "1")
+    told = CliRunner().invoke(app, args)
+    assert told.exit_code == 1
+    words = " ".join(told.output.split())
+    assert "What could do: a trace without empty prompts" in words
+    assert "--only-fitting" not in words
