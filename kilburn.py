@@ -60,7 +60,7 @@ def pull() -> None:
     from engine.weights.pull import pull_default
     from traces.terminal import exit_on_error
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
     with exit_on_error(), Progress(*columns, console=console, transient=True) as progress:
         path = pull_default(progress)

@@ -71,7 +71,8 @@ def replay(
         raise typer.Exit(code)
     json, html, csv = reports.json, reports.html, reports.csv
     with exit_on_error():
-        check_outputs(json, html, record, folder=csv)
+        beside = html.with_suffix(".json") if html is not None and json is None else json
+        check_outputs(beside, html, record, folder=csv, source=trace)
         config = build_config(**flags.settings(), **asdict(shaping), until_s=until_s)
         recording = Recording(record, record_replica) if record is not None else None
         if recording is not None:
@@ -92,7 +93,7 @@ def replay(
                 resolved,
                 lambda: with_progress(shaped(open_trace(trace), config.shaping), "drawing"),
                 hash_block_tokens(rows, config.shaping),
-                json=json or html.with_suffix(".json"),
+                json=beside or html.with_suffix(".json"),
                 csv=csv or html.with_name(f"{html.stem}-csv"),
             )
         else:
@@ -103,7 +104,7 @@ def replay(
                 from sim.report.write import write_csv
 
                 write_csv(csv, report, Rows(run.ledger))
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     console.print(render(report, console.width))
     if recording is not None:
         what = (

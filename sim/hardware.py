@@ -34,14 +34,15 @@ QUANTISED: Final = ("fp8", "int8", "int4")
 WIDER: Final = {"int4": "bf16", "int8": "bf16", "fp8": "bf16", "fp16": "fp32", "bf16": "fp32"}
 """What a machine computes in when it has no units for a type."""
 
-Positive = Annotated[float, Meta(gt=0)]
+Positive = Annotated[float, Meta(ge=1e-6, le=1e9)]
+"""A figure of a device, in whatever its field counts: far wider than any device's, and finite."""
 
 
 class Hardware(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One device. `measured` figures are what programs reach; others are datasheet peaks."""
 
     name: str
-    memory_mib: Annotated[int, Meta(ge=1)]
+    memory_mib: Annotated[int, Meta(ge=1, le=1 << 30)]
     memory_gb_per_s: Positive
     """10^9 bytes a second."""
     peak_tflops: dict[str, Positive]

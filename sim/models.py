@@ -182,7 +182,7 @@ def load_hf_config(path: Path) -> ModelShape:
         raise ConfigError(
             f"{path} does not describe a decoder that the twin knows: {error}"
         ) from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise ConfigError(f"{path} is not valid JSON: {error}") from None
     if config.model_type not in (*_GATED, "opt"):
         raise ConfigError(
@@ -198,15 +198,29 @@ def load_hf_config(path: Path) -> ModelShape:
             raise ConfigError(f"{path}: a model with both dense and expert layers is not known")
         name = "num_local_experts" if config.model_type == "mixtral" else "num_experts"
         experts, chosen = _need(path, config, name), _need(path, config, "num_experts_per_tok")
+        if chosen > experts:
+            raise ConfigError(
+                f"{path}: num_experts_per_tok is {chosen}, more than {name}, {experts}"
+            )
+    heads = config.num_attention_heads
+    kv_heads = config.num_key_value_heads or heads
+    if heads % kv_heads:
+        raise ConfigError(
+            f"{path}: num_attention_heads, {heads}, is no multiple of num_key_value_heads, {kv_heads}"
+        )
+    if not (head_dim := config.head_dim or config.hidden_size // heads):
+        raise ConfigError(
+            f"{path}: hidden_size, {config.hidden_size}, is less than num_attention_heads, {heads}"
+        )
     # Absent fields mean what transformers takes for that model type.
     tied = is_opt if config.tie_word_embeddings is None else config.tie_word_embeddings
     return ModelShape(
         name=path.resolve().parent.name or path.stem,
         num_layers=config.num_hidden_layers,
         hidden=config.hidden_size,
-        num_heads=config.num_attention_heads,
-        num_kv_heads=config.num_key_value_heads or config.num_attention_heads,
-        head_dim=config.head_dim or config.hidden_size // config.num_attention_heads,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        head_dim=head_dim,
         intermediate=intermediate,
         vocab=config.vocab_size,
         max_context=config.max_position_embeddings,

@@ -11,6 +11,9 @@ from sim.models import ModelShape
 RUNTIME_BYTES: Final = 768 << 20
 """Taken by the driver's context, kernels and captured graphs."""
 
+MAX_BLOCKS: Final = 1 << 26
+"""A thousand million tokens in blocks of 16. Each block takes some bytes of this machine, which runs out of them first."""
+
 
 class PoolBudget(Struct, frozen=True, kw_only=True):
     """Where the memory of a replica's devices goes, in bytes, all of them together."""
@@ -95,6 +98,11 @@ def pool_budget(
                 f"{origin} leaves no room for a KV block of {block_bytes / 2**20:.2f} MiB; "
                 "choose larger hardware, a smaller model or type, or give --num-blocks"
             )
+    if num_blocks > MAX_BLOCKS:
+        raise ConfigError(
+            f"a pool of {num_blocks:,} blocks is more than the twin keeps, {MAX_BLOCKS:,}; "
+            "choose larger blocks or a smaller pool"
+        )
     return PoolBudget(
         num_blocks=num_blocks,
         block_bytes=block_bytes,

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.errors import ConfigError
+from traces.schema import MAX_ARRIVAL_NS
 
 SPELLINGS: Final = "poisson:RATE, gamma:RATE:CV, weibull:RATE:CV, every:SECONDS or at-once"
 DRAWS: Final = 4096
@@ -72,11 +73,14 @@ def _positive(text: str, spec: str) -> float:
         number = float(text)
     except ValueError:
         number = math.nan
-    if not 0 < number < 1e9:
-        raise ConfigError(f"arrivals {spec!r}: {text!r} must be a number above 0")
+    if not 1e-6 <= number <= 1e6:
+        raise ConfigError(
+            f"arrivals {spec!r}: {text!r} must be a number from one millionth to a million"
+        )
     return number
 
 
 def _drawn(draw: Callable[[], Floats]) -> Iterator[int]:
     while True:
-        yield from np.rint(draw()).astype(np.int64).tolist()
+        gaps = np.minimum(np.rint(draw()), MAX_ARRIVAL_NS + 1)
+        yield from gaps.astype(np.int64).tolist()

@@ -36,10 +36,12 @@ def stats(
     from rich.console import Console
 
     from traces.figures import write_figures
+    from traces.outputs import check_outputs
     from traces.survey import survey_trace
     from traces.terminal import exit_on_error, with_progress
 
     with exit_on_error():
+        check_outputs(json, source=trace)
         found = survey_trace(
             trace,
             lru=lru,
@@ -49,7 +51,7 @@ def stats(
         )
         if json is not None:
             write_figures(found.figures, json)
-    Console(highlight=False).print(found.summary)
+    Console(highlight=False, markup=False).print(found.summary)
 
 
 @app.command()
@@ -66,12 +68,14 @@ def convert(
 
     from traces.formats import open_trace
     from traces.native import NativeHeader
+    from traces.outputs import check_outputs
     from traces.render import bad_rows
     from traces.shaping import SYSTEM_BLOCK_TOKENS, build_shaping, shaped
     from traces.terminal import exit_on_error, with_progress
     from traces.write import write_trace
 
     with exit_on_error():
+        check_outputs(out, source=trace)
         wanted = build_shaping(**asdict(shaping))
         source = open_trace(trace, strict=strict)
         header = NativeHeader(
@@ -81,7 +85,7 @@ def convert(
         )
         requests = shaped(source, wanted, times_needed=False)
         count = write_trace(header, with_progress(requests, "wrote"), out)
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     num_bad = sum(source.bad_counts.values())
     for part in bad_rows(source.bad_rows, num_bad, source.num_requests + num_bad):
         console.print(part)
@@ -170,4 +174,4 @@ def synth(
         )
         header, requests = synthesise(recipe)
         count = write_trace(header, with_progress(requests, "wrote"), out)
-    Console(highlight=False).print(f"{out}: {count:,} requests", soft_wrap=True)
+    Console(highlight=False, markup=False).print(f"{out}: {count:,} requests", soft_wrap=True)

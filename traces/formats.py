@@ -165,7 +165,7 @@ def _recognise(
     if b'"kilburn-trace"' in head:
         try:
             header = msgspec.json.decode(head, type=NativeHeader)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise TraceError(f"the header does not fit: {error}", file=name, line=1) from None
         return read_native, {
             "kind": "kilburn",
@@ -189,7 +189,7 @@ def _recognise(
 def _recording(head: bytes, name: str) -> tuple[Callable[[Lines], Iterator[Row]], dict[str, Any]]:
     try:
         header = msgspec.json.decode(head, type=Header)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise TraceError(f"the header does not fit: {error}", file=name, line=1) from None
     if (message := version_message(header)) is not None:
         raise TraceError(message, file=name, line=1)

@@ -27,6 +27,8 @@ def decode_lines(
             yield number, decoder.decode(line)
         except msgspec.ValidationError as error:
             yield number, BadRow(number, "bad_row", f"the row does not fit: {error}")
+        except RecursionError:
+            yield number, BadRow(number, "bad_row", "the row is nested too deeply")
         except (msgspec.DecodeError, UnicodeDecodeError):
             yield number, BadRow(number, "bad_row", "the row is not one JSON object")
 

@@ -6,15 +6,26 @@ from pathlib import Path
 from engine.core.errors import ConfigError
 
 
-def check_outputs(*files: Path | None, folder: Path | None = None) -> None:
-    """That each file can be written, and that `folder` is there or can be made; None is passed over.
+def check_outputs(
+    *files: Path | None, folder: Path | None = None, source: Path | None = None
+) -> None:
+    """That each file can be written, that no two are one or go over `source`, and that `folder` is there or can be made; None is passed over.
 
     Raises:
         ConfigError: one cannot; says what to do about it.
     """
+    taken: set[Path] = set()
     for path in files:
         if path is None:
             continue
+        if source is not None and path.exists() and source.exists() and path.samefile(source):
+            raise ConfigError(
+                f"{path}: cannot be written, for it is what is read; name another file"
+            )
+        place = path.resolve()
+        if place in taken and (path.is_file() or not path.exists()):
+            raise ConfigError(f"{path}: cannot be written twice; name a file for each")
+        taken.add(place)
         if path.is_dir():
             raise ConfigError(f"{path}: cannot be written, for it is a folder; name a file in it")
         _check_folder(path, path.parent)

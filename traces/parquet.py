@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -59,12 +60,10 @@ class ParquetTrace:
         import polars as pl
 
         self._path = path
-        try:
+        with self._readable():
             self._frame = pl.scan_parquet(path)
             schema = self._frame.collect_schema()
             metadata = pl.read_parquet_metadata(path)
-        except (pl.exceptions.PolarsError, OSError) as error:
-            raise TraceError(f"cannot be read as Parquet: {error}", file=str(path)) from None
         names = set(schema)
         spelling = next((s for s in SPELLINGS if names.issuperset(filter(None, s[:3]))), None)
         if spelling is None:
@@ -82,6 +81,17 @@ class ParquetTrace:
             self.hash_block_tokens = int(stored) if stored.isdigit() else spelling.hash_block_tokens
         self._has_sessions = names.issuperset(SESSION_COLUMNS)
         self._check(schema, has_hashes)
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """Damage of the file becomes an error of ours, also where Polars panics, which is no `Exception`."""
+        import polars as pl
+
+        try:
+            yield
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as error:
+            told = str(error).partition("\n")[0]
+            raise TraceError(f"cannot be read as Parquet: {told}", file=str(self._path)) from None
 
     def _check(self, schema: pl.Schema, has_hashes: bool) -> None:
         import polars as pl
@@ -134,7 +144,8 @@ class ParquetTrace:
         frame = self._frame.select(columns)
         line = 0
         while True:
-            batch = frame.slice(line, BATCH_ROWS).collect()
+            with self._readable():
+                batch = frame.slice(line, BATCH_ROWS).collect()
             for values in batch.iter_rows():
                 line += 1
                 yield _row(line, parse, values)

@@ -104,7 +104,7 @@ def read_recording(lines: Lines, header: Header) -> Iterator[Row]:
     for number, text in lines:
         try:
             line = decoder.decode(text)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             bad = BadRow(number, "bad_row", f"not a line of a recording: {error}; {_CUT}")
             break
         closed = isinstance(line, End)

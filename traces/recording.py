@@ -150,7 +150,7 @@ class RecordingReader:
                 raise self._error("there is something after the recording's last line")
             try:
                 line = self._decoder.decode(data)
-            except msgspec.DecodeError as error:
+            except (msgspec.DecodeError, RecursionError) as error:
                 raise self._error(f"not a line of a recording: {error}") from error
             closed = isinstance(line, End)
             yield self._line, line
@@ -193,7 +193,7 @@ class RecordingReader:
                     f"the recording has version {version}; this program reads version {VERSION}"
                 )
             return msgspec.json.decode(data, type=Header)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, RecursionError) as error:
             raise self._error("this is no recording by `kilburn serve --record`") from error
 
     def _next(self) -> bytes:

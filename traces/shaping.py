@@ -29,7 +29,7 @@ Scale = Annotated[float, Meta(gt=0, le=10_000)]
 class Shaping(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Applied from top to bottom."""
 
-    limit: Annotated[int, Meta(ge=1)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = None
     """Take only the first so many requests of the file."""
     arrivals: str | None = None
     """An arrival process, for requests or, where the trace has them, sessions; None: as recorded."""

@@ -3,6 +3,7 @@
 What the figures mean is said where they are computed: `traces.stats`, `traces.reuse`, `traces.servegen`.
 """
 
+import sys
 from collections.abc import Callable, Iterable
 from itertools import islice
 from pathlib import Path
@@ -86,8 +87,8 @@ def survey_trace(
         ConfigError: `lru` or `limit` is out of range.
     """
     capacities = _sizes(lru)
-    if limit is not None and limit < 1:
-        raise ConfigError(f"--limit is {limit}, expected at least 1")
+    if limit is not None and not 1 <= limit <= sys.maxsize:
+        raise ConfigError(f"--limit is {limit}, expected at least 1 and at most {sys.maxsize}")
     if is_client_recording(path):
         mix = mix_stats(read_clients(path))
         head = f"{path.name}, a recording of API clients"

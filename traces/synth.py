@@ -113,7 +113,7 @@ def _check(recipe: Recipe) -> None:
     if recipe.clients is not None:
         if recipe.arrivals is not None:
             raise ConfigError("--arrivals do not go with --clients, which have their own")
-        if recipe.start_s < 0 or not 0 < recipe.duration_s <= 1e7:
+        if not 0 <= recipe.start_s <= 1e12 or not 0 < recipe.duration_s <= 1e7:
             raise ConfigError("--start-s must be 0 or more, --duration-s above 0 and at most 1e7")
         if recipe.rate is not None and not 0 < recipe.rate <= 1e6:
             raise ConfigError(f"--rate is {recipe.rate:g}, expected above 0 and at most 1e6")

@@ -40,11 +40,17 @@ def _moved(unit: list[TraceRequest], start_ns: int) -> list[TraceRequest]:
 
 
 def with_arrivals(requests: Iterable[TraceRequest], gaps: Iterator[int]) -> Iterator[TraceRequest]:
-    """The same requests and sessions in the same order, the first at 0, the others a gap after the one before."""
+    """The same requests and sessions in the same order, the first at 0, the others a gap after the one before.
+
+    Raises:
+        ConfigError: the gaps add up to more than `MAX_ARRIVAL_NS`.
+    """
     now = 0
     for number, unit in enumerate(units(requests)):
         if number:
             now += next(gaps)
+            if now > MAX_ARRIVAL_NS:
+                raise ConfigError("--arrivals: the requests would go on for more than 146 years")
         yield from _moved(unit, now)
 
 

@@ -14,8 +14,16 @@ def advice(result: PlanResult) -> str:
         parts.append("a smaller model or fewer bits (--set dtype=fp8)")
     if "no_fit" in codes:
         parts.append("fewer bits a weight (--set dtype=fp8 or int4), or devices with more memory")
-    if "rejected" in codes:
+    refused = " ".join(
+        reason.message
+        for candidate in result.candidates
+        for reason in candidate.reasons
+        if reason.code == "rejected"
+    )
+    if "_exceeded" in refused:
         parts.append("room for the longest requests, or leaving them out (--only-fitting)")
+    if "empty_prompt" in refused or "bad_max_tokens" in refused:
+        parts.append("a trace without empty prompts and answers of no token, which nothing can run")
     if "replicas" in codes:
         parts.append("more replicas than were allowed (--max-replicas)")
     if "no_users" in codes:

@@ -141,6 +141,7 @@ def plan(
     """Find the fewest replicas and the cheapest hardware that keep promises on a trace, or how many users a machine can serve."""
     from rich.console import Console
 
+    from engine.core.errors import ConfigError
     from sim.plan.desk import Desk
     from sim.plan.planner import describe
     from sim.plan.planner import plan as run
@@ -162,7 +163,7 @@ def plan(
     from traces.terminal import exit_on_error
 
     with exit_on_error():
-        check_outputs(json, csv, html, folder=out or Path("kilburn-plan"))
+        check_outputs(json, csv, html, folder=out or Path("kilburn-plan"), source=trace)
         base = parse_settings(settings or [])
         base.setdefault("model", model)
         seed = base.setdefault("seed", seed)
@@ -188,6 +189,8 @@ def plan(
         if users is None:
             users = found.sessions > 0 and not found.has_arrivals
         names = [name.strip() for name in hardware.split(",") if name.strip()]
+        if not names:
+            raise ConfigError("--hardware names nothing; write it as H100 or A100-80,H100")
         prices = parse_prices(price or [], names)
         asked = question.asked(names, prices, users=users)
         folder, points = folders_of(out, "kilburn-plan", [stem_of(trace), "+".join(names)], asked)
@@ -209,7 +212,7 @@ def plan(
         for path in (folder / "plan.html", html):
             if path is not None:
                 write_atomically(path, text)
-    Console(highlight=False).print(render(result))
+    Console(highlight=False, markup=False).print(render(result))
     typer.echo(f"\nwritten to {folder}: plan.html to read, plan.json and plan.csv for programs")
     if result.best is None:
         raise typer.Exit(1)

@@ -125,10 +125,11 @@ def _facts(report: ReplayReport) -> Table:
     )
     rejected = ", ".join(f"{count:,} {code}" for code, count in requests.rejected.items())
     failed = f", {requests.failed:,} failed" if requests.failed else ""
+    never = f"; {requests.never_sent:,} never sent" if requests.never_sent else ""
     table.add_row(
         "requests",
         f"{requests.submitted:,} submitted: {requests.done:,} done, {sum(requests.rejected.values()):,} "
-        f"rejected{f' ({rejected})' if rejected else ''}{failed}, {requests.unfinished:,} unfinished",
+        f"rejected{f' ({rejected})' if rejected else ''}{failed}, {requests.unfinished:,} unfinished{never}",
     )
     table.add_row(
         "throughput",

@@ -69,7 +69,9 @@ def parse_axes(texts: Iterable[str]) -> list[Axis]:
         if whole is not None:
             first, last = int(whole[1]), int(whole[2])
             if not first <= last < first + MOST_POINTS:
-                raise ConfigError(f"--axis {text}: a range goes up, such as {name}=1..8")
+                raise ConfigError(
+                    f"--axis {text}: a range goes up, in at most {MOST_POINTS:,} steps, such as {name}=1..8"
+                )
             parts: Sequence[str] = [str(n) for n in range(first, last + 1)]
         else:
             parts = value.split(",")

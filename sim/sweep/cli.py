@@ -82,7 +82,7 @@ def sweep(
     from traces.terminal import exit_on_error
 
     with exit_on_error():
-        check_outputs(json, csv, html, folder=out or Path("kilburn-sweep"))
+        check_outputs(json, csv, html, folder=out or Path("kilburn-sweep"), source=trace)
         limits = parse_slo(slo) if slo is not None else None
         axes = parse_axes(axis or [])
         base = parse_settings(settings or [])
@@ -121,7 +121,7 @@ def sweep(
         for path in (folder / "sweep.html", html):
             if path is not None:
                 write_atomically(path, text)
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     console.print(render(result, console.width))
     count = f"{len(result.points):,} point{'s' * (len(result.points) != 1)}"
     typer.echo(

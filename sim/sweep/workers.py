@@ -10,6 +10,7 @@ import signal
 import traceback
 from collections import deque
 from collections.abc import Callable
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -58,6 +59,7 @@ def attempt(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
 
 
 def _serve(pipe: Connection) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     while True:
         try:
             function, arguments = pipe.recv()
@@ -75,7 +77,9 @@ class _Worker:
         self.job: Any = None
         self.is_busy = False
         self.process = context.Process(target=_serve, args=(theirs,), daemon=True)
-        # A process inherits what is blocked, so Ctrl-C does not end it with a traceback while it still imports.
+        # A process inherits what is blocked, so Ctrl-C does not end it with a traceback while it still imports. The tracker of
+        # multiprocessing, started with the first process, would unblock it again: it comes before.
+        resource_tracker.ensure_running()
         blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self.process.start()

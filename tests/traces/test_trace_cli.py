@@ -85,7 +85,7 @@ def test_bad_rows_are_told_when_converting(tmp_path):
         (["synth", "out.jsonl", "--num", "5"], "give --arrivals"),
         (
             ["synth", "out.jsonl", "--num", "5", "--arrivals", "poisson:x"],
-            "must be a number above 0",
+            "must be a number from one millionth",
         ),
         (
             ["synth", "out.jsonl", "--num", "5", "--arrivals", "at-once", "--prompt", "z"],

@@ -90,7 +90,7 @@ def read_prediction(path: Path) -> Prediction:
         return msgspec.json.decode(path.read_bytes(), type=Prediction)
     except OSError as error:
         raise ConfigError(f"--against {path}: cannot be read: {error.strerror}") from None
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise ConfigError(
             f"--against {path}: this is no JSON of `kilburn replay --json` or `kilburn bench --json` ({error})"
         ) from None

@@ -114,7 +114,8 @@ def bench(
 
     json, html, csv = reports.json, reports.html, reports.csv
     with exit_on_error():
-        check_outputs(json, html, folder=csv)
+        beside = html.with_suffix(".json") if html is not None and json is None else json
+        check_outputs(beside, html, folder=csv, source=trace)
         settings = BenchSettings(
             endpoint=endpoint, ignore_eos=ignore_eos, temperature=temperature, timeout_s=timeout_s, duration_s=duration_s, warm_up=warm_up,
             shaping=build_shaping(**asdict(shaping)),
@@ -147,7 +148,7 @@ def bench(
                 write_figures(run.report, json)
             if csv is not None:
                 write_csv(csv, run)
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     report = run.report
     bad = sum(report.trace.bad.values())
     for part in bad_rows(report.trace.bad_rows, bad, report.trace.requests + bad):

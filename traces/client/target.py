@@ -88,7 +88,12 @@ def find_target(
     Raises:
         ConfigError: the URL is none, the server does not answer, or it names no model.
     """
-    parts = urlsplit(url if "://" in url else f"http://{url}")
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+    except ValueError:
+        raise ConfigError(
+            f"{url} is no address of a server; it looks like http://127.0.0.1:8000"
+        ) from None
     try:
         port = parts.port or (443 if parts.scheme == "https" else 80)
     except ValueError:

@@ -35,9 +35,9 @@ def inspect(
     from traces.report.tables import write_text
     from traces.terminal import exit_on_error, step_progress
 
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
     with exit_on_error():
-        check_outputs(html)
+        check_outputs(html, source=recording)
         found = look(recording, partial=partial)
         walk = Walk(recording, found)
         with step_progress(found.num_steps, "replaying") as watch:

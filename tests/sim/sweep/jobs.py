@@ -43,3 +43,7 @@ def die():
 def interrupt_me():
     os.kill(os.getpid(), signal.SIGINT)
     return "still here"
+
+
+def interrupts_wait():
+    return signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, ())

@@ -3,11 +3,14 @@
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 
 import pytest
 
 from sim.sweep.workers import Failure, Workers
+from tests.conftest import ROOT
 from tests.sim.sweep import jobs
 
 
@@ -70,3 +73,20 @@ def test_leaving_ends_the_processes_even_while_they_work():
         workers.submit("long", time.sleep, 60)
     with pytest.raises(ProcessLookupError):
         os.kill(process, 0)
+
+
+def test_ctrl_c_never_reaches_a_worker_not_even_the_first_of_a_program():
+    program = (
+        "from sim.sweep.workers import Workers\n"
+        "from tests.sim.sweep import jobs\n"
+        "with Workers(2) as workers:\n"
+        "    for number in range(2):\n"
+        "        workers.submit(number, jobs.interrupts_wait)\n"
+        "    while ended := workers.wait():\n"
+        "        print([result for _, result in ended])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert "False" not in done.stdout
+    assert done.stdout.count("True") == 2
