@@ -64,5 +64,5 @@ def test_two_flags_of_one_name_are_refused() -> None:
     def command(*, pair: Pair, one: int = 0) -> None:
         raise AssertionError
 
-    with pytest.raises(TypeError, match="two flags of command have one name: one$"):
+    with pytest.raises(TypeError, match=r"two flags of command have one name: one$"):
         spread(command)
