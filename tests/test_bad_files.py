@@ -1,6 +1,7 @@
 """Files and settings that break programs: each is one sentence and exit code 2, whatever the command, and nothing is overwritten."""
 
 import json
+from array import array
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ from typer.testing import CliRunner
 from engine.core.errors import ConfigError
 from kilburn import app
 from tests.conftest import DATA
+from traces.native import NativeHeader
 from traces.schema import MAX_ARRIVAL_NS, TraceRequest
 from traces.transforms import with_arrivals
+from traces.write import write_trace
 
 SAMPLE = DATA / "azure_sample.csv"
 NESTED = "[" * 100_000
@@ -217,3 +220,16 @@ def test_a_plan_gives_no_advice_that_cannot_help(
     words = " ".join(told.output.split())
     assert "What could do: a trace without empty prompts" in words
     assert "--only-fitting" not in words
+
+
+def test_hash_ids_of_more_tokens_than_any_prompt_has_are_refused(tmp_path: Path) -> None:
+    trace = tmp_path / "t.jsonl"
+    trace.write_text(
+        '{"format":"kilburn-trace","version":1,"hash_block_tokens":99999999999999999999}\n'
+        '{"arrival_ns":0,"num_prompt":40,"num_output":5,"hash_ids":[1]}\n'
+    )
+    assert "hash_block_tokens" in refusal("replay", trace)
+    packed = tmp_path / "t.parquet"
+    header = NativeHeader(hash_block_tokens=10**20)
+    write_trace(header, [TraceRequest(1, 0, 40, 5, array("q", [1]))], packed)
+    assert "a hash id covers 100000000000000000000 tokens" in refusal("replay", packed)

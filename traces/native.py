@@ -14,6 +14,8 @@ from traces.lines import Lines
 from traces.schema import MAX_ARRIVAL_NS, ROOT, BadRow, Row, TraceRequest
 
 VERSION: Final = 1
+MAX_BLOCK_TOKENS: Final = 1 << 20
+"""Most that one hash id may cover, as for recorded sessions."""
 
 Ns = Annotated[int, Meta(ge=0, le=MAX_ARRIVAL_NS)]
 
@@ -22,7 +24,7 @@ class NativeHeader(Struct, frozen=True, kw_only=True, tag_field="format", tag="k
     """The first line."""
 
     version: Literal[1] = VERSION
-    hash_block_tokens: Annotated[int, Meta(ge=0)] = 0
+    hash_block_tokens: Annotated[int, Meta(ge=0, le=MAX_BLOCK_TOKENS)] = 0
     has_arrivals: bool = True
 
 

@@ -16,7 +16,7 @@ from engine.core.errors import TraceError
 from traces.csv_fields import shown
 from traces.json_rows import pack_hashes
 from traces.mooncake import HASH_BLOCK_TOKENS, NS_PER_MS
-from traces.native import NativeHeader
+from traces.native import MAX_BLOCK_TOKENS, NativeHeader
 from traces.schema import MAX_ARRIVAL_NS, MAX_TOKENS, NO_HASHES, ROOT, BadRow, Row, TraceRequest
 from traces.timestamps import parse_timestamp_ns
 
@@ -79,6 +79,9 @@ class ParquetTrace:
         if has_hashes:
             stored = metadata.get(HASH_TOKENS_KEY, "")
             self.hash_block_tokens = int(stored) if stored.isdigit() else spelling.hash_block_tokens
+            if self.hash_block_tokens > MAX_BLOCK_TOKENS:
+                message = f"a hash id covers {self.hash_block_tokens} tokens, expected at most {MAX_BLOCK_TOKENS}"
+                raise TraceError(message, file=str(path))
         self._has_sessions = names.issuperset(SESSION_COLUMNS)
         self._check(schema, has_hashes)
 
