@@ -94,11 +94,16 @@ def _below_fit(cost: FittedCost, most_tokens: int) -> list[StepFloor]:
 
 
 def _upright(line: StepFloor) -> StepFloor:
-    """The line less half a nanosecond, since prices are rounded; where it would start below 0, the steepest below it that starts at 0."""
+    """The line less half a nanosecond, since prices are rounded, and nowhere below 0: from the step, or from each token, as a step has one at least.
+
+    Where both are less than that, all of it times two thirds: no rounding to 1 or more takes a larger share away.
+    """
     step = line.step - 0.5
     if step >= 0:
         return line._replace(step=step)
-    return line._replace(step=0.0, token=max(0.0, line.token + step))
+    if line.token + step >= 0:
+        return line._replace(step=0.0, token=line.token + step)
+    return StepFloor(*(2 / 3 * value for value in line))
 
 
 def _lower_hull(curve: list[tuple[int, float]]) -> list[tuple[float, float]]:
