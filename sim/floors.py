@@ -87,23 +87,26 @@ def _below_fit(cost: FittedCost, most_tokens: int) -> list[StepFloor]:
                 decode_context=plain["decode_context"],
                 chunk_pair=plain["chunk_pair"],
                 chunk_context=plain["chunk_context"],
-            )
+            ),
+            plain["step"] + min(value for _, value in curve),
         )
         for at, slope in _lower_hull(curve)
     ]
 
 
-def _upright(line: StepFloor) -> StepFloor:
+def _upright(line: StepFloor, least: float = 0.0) -> StepFloor:
     """The line less half a nanosecond, since prices are rounded, and nowhere below 0: from the step, or from each token, as a step has one at least.
 
-    Where both are less than that, all of it times two thirds: no rounding to 1 or more takes a larger share away.
+    Where both are less than that they go. The rest stays, if step and tokens are worth `least` of half a nanosecond or more anyway; else two
+    thirds of it do: no rounding to 1 or more takes a larger share away.
     """
     step = line.step - 0.5
     if step >= 0:
         return line._replace(step=step)
     if line.token + step >= 0:
         return line._replace(step=0.0, token=line.token + step)
-    return StepFloor(*(2 / 3 * value for value in line))
+    share = 1.0 if least >= 0.5 else 2 / 3
+    return StepFloor(*(share * value for value in line))._replace(step=0.0, token=0.0)
 
 
 def _lower_hull(curve: list[tuple[int, float]]) -> list[tuple[float, float]]:
