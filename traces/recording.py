@@ -10,10 +10,10 @@ import hashlib
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from engine.core.config import CoreConfig
 from engine.core.errors import TraceError
@@ -46,7 +46,7 @@ class Header(Struct, frozen=True, tag="kilburn-recording", kw_only=True):
     config_hash: str
     """SHA-256 of the config's JSON, 16 hex digits."""
     has_tokens: bool
-    hash_block_tokens: int = 0
+    hash_block_tokens: Annotated[int, Meta(ge=0, le=1 << 20)] = 0
     """Prompt tokens that each id of content stands for, where a replay of a trace was recorded: the trace's own ids, and
     generated tokens have none. 0: an id stands for a block of the pool, and generated tokens go on with the prompt.
     """
@@ -188,13 +188,18 @@ class RecordingReader:
         data = self._next()
         try:
             version = msgspec.json.decode(data, type=_Stamp).version
-            if version != VERSION:
-                raise self._error(
-                    f"the recording has version {version}; this program reads version {VERSION}"
-                )
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise self._error(
+                "this is no recording by `kilburn serve --record` or `kilburn replay --record`"
+            ) from error
+        if version != VERSION:
+            raise self._error(
+                f"the recording has version {version}; this program reads version {VERSION}"
+            )
+        try:
             return msgspec.json.decode(data, type=Header)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise self._error("this is no recording by `kilburn serve --record`") from error
+            raise self._error(f"the recording's settings make no sense: {error}") from error
 
     def _next(self) -> bytes:
         self._line += 1

@@ -5,18 +5,20 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 Positive = Annotated[int, Meta(ge=1)]
+Frames = Annotated[int, Meta(ge=1, le=1 << 28)]
+"""Ids of frames are 32-bit, and the tables of so many take gigabytes of the host's memory."""
 
 
 class MemoryConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The KV pool. `num_blocks` frames of `block_size` token positions each."""
 
-    num_blocks: Positive
+    num_blocks: Frames
     block_size: Positive = 16
     watermark: Annotated[float, Meta(ge=0.0, lt=1.0)] = 0.01
     """Share of the frames that admission of a new sequence leaves free while others run."""
     prefix_cache: bool = True
     """Keep full blocks findable by content, and share them."""
-    host_blocks: Annotated[int, Meta(ge=0)] = 0
+    host_blocks: Annotated[int, Meta(ge=0, le=1 << 28)] = 0
     """Blocks of host memory to swap to; 0: swapping falls back to recompute."""
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -192,6 +193,26 @@ def test_recording_of_another_version_is_refused(tmp_path):
     path = written(tmp_path / "run.jsonl")
     path.write_bytes(path.read_bytes().replace(b'"version":3', b'"version":9', 1))
     with pytest.raises(TraceError, match="has version 9; this program reads version 3"):
+        read_all(path)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "where"),
+    [
+        (b"num_blocks", b"400000000000", r"config\.memory\.num_blocks"),
+        (b"num_blocks", b"0", r"config\.memory\.num_blocks"),
+        (b"host_blocks", b"400000000000", r"config\.memory\.host_blocks"),
+        (b"hash_block_tokens", b"99999999999", "hash_block_tokens"),
+        (b"hash_block_tokens", b"-1", "hash_block_tokens"),
+    ],
+)
+def test_settings_that_no_machine_could_have_are_named(tmp_path, setting, value, where):
+    path = written(tmp_path / "run.jsonl")
+    given = re.sub(
+        rb'"%s":\d+' % setting, b'"%s":%s' % (setting, value), path.read_bytes(), count=1
+    )
+    path.write_bytes(given)
+    with pytest.raises(TraceError, match=rf"line 1: the recording's settings .*\$\.{where}"):
         read_all(path)
 
 
