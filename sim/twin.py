@@ -31,7 +31,7 @@ class Run(NamedTuple):
     replicas: list[Replica]
     links: list[Link]
     num_held_back: int
-    """Requests that were never sent: when the run was cut off, they waited for an open one, or for their think time to pass."""
+    """Requests that were read and never sent: when the run was cut off, they waited for their arrival, for an open one, or for their think time to pass."""
 
 
 class SwapPath(NamedTuple):

@@ -3,7 +3,7 @@
 Knows when to send; knows neither schedulers nor costs.
 """
 
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 
 import simpy
 
@@ -27,14 +27,14 @@ class Workload:
         """(session, turn) -> requests to send after its end."""
         self._turns: dict[int, tuple[int, int]] = {}
         """Number of an open request -> its (session, turn), where it is of a session."""
-        self._num_due = 0
-        """Requests whose moment is known and to come."""
-        clock.process(self._read(requests))
+        self._num_read = 0
+        self._num_sent = 0
+        clock.process(self._read(self._counted(requests)))
 
     @property
     def num_held_back(self) -> int:
-        """Requests of sessions that have begun which wait for another one to end, or for their think time to pass."""
-        return self._num_due + sum(len(rows) for rows in self._waiting.values())
+        """Requests that were read and not sent: they wait for their arrival, for another one to end, or for their think time to pass."""
+        return self._num_read - self._num_sent
 
     def is_open(self) -> bool:
         """Whether no request waits for the end of one that has been sent."""
@@ -45,6 +45,11 @@ class Workload:
         turn = self._turns.pop(number, None)
         if turn is not None:
             self._release(turn)
+
+    def _counted(self, requests: Iterable[TraceRequest]) -> Iterator[TraceRequest]:
+        for row in requests:
+            self._num_read += 1
+            yield row
 
     def _read(self, requests: Iterable[TraceRequest]) -> Generator[simpy.Event, None, None]:
         clock = self._clock
@@ -65,13 +70,12 @@ class Workload:
 
     def _send_in(self, row: TraceRequest, delay: int) -> None:
         def callback(_: simpy.Event) -> None:
-            self._num_due -= 1
             self._send_now(row)
 
-        self._num_due += 1
         Soon(self._clock, delay).callbacks.append(callback)
 
     def _send_now(self, row: TraceRequest) -> None:
+        self._num_sent += 1
         number = self._send(row)
         if row.session == ROOT:
             return

@@ -63,7 +63,7 @@ class Counts(Struct, frozen=True, kw_only=True):
     failed: int
     unfinished: int
     never_sent: int
-    """Not submitted: when the run was cut off, they waited for an open request of their session, or for their think time to pass."""
+    """Read and not submitted when the run was cut off: they waited for their arrival, for an open request of their session, or for their think time to pass."""
 
 
 class Throughput(Struct, frozen=True, kw_only=True):

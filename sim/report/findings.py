@@ -40,7 +40,7 @@ def _lost(report: ReplayReport) -> FindingText | None:
         parts.append(f"{counts.unfinished:,} were still open when the run was cut off")
     if counts.never_sent:
         parts.append(
-            f"{counts.never_sent:,} were never sent, because the run was cut off before the turn they follow had ended or their client had thought"
+            f"{counts.never_sent:,} were never sent, because the run was cut off before they arrived, before the turn they follow had ended, or before their client had thought"
         )
     total = counts.submitted + counts.never_sent
     return FindingText(

@@ -1,5 +1,8 @@
 """Closed loops: a request is sent when the one it waits for has ended and its think time has passed."""
 
+from collections.abc import Iterable
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -23,7 +26,7 @@ class FixedCost:
         return 100 + sizes
 
 
-def run(requests: list[TraceRequest], until_ns: int | None = None) -> Run:
+def run(requests: Iterable[TraceRequest], until_ns: int | None = None) -> Run:
     config = CoreConfig(
         memory=MemoryConfig(num_blocks=100, block_size=4),
         scheduler=SchedulerConfig(max_context=200, token_budget=64, max_batch=8),
@@ -81,6 +84,19 @@ def test_a_turn_whose_client_still_thinks_at_the_end_does_not_vanish():
     for until in range(1, 3 * 10**6, 40_000):
         finished = run(rows, until_ns=until)
         assert len(finished.ledger) + finished.num_held_back == len(rows)
+
+
+@pytest.mark.parametrize("in_sessions", [False, True])
+def test_what_was_read_ahead_when_the_run_was_cut_off_does_not_vanish(in_sessions):
+    rows = [
+        turn(number // 2 if in_sessions else ROOT, number % 2, ROOT, at=100 * number)
+        for number in range(20)
+    ]
+    for until in (1, 50, 100, 550, 1_000, 1_950, 10_000):
+        read = []
+        finished = run((read.append(row) or row for row in rows), until_ns=until)
+        assert len(finished.ledger) + finished.num_held_back == len(read)
+        assert len(read) < len(rows) or until > 1_500
 
 
 sessions = st.lists(
