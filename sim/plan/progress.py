@@ -1,4 +1,4 @@
-"""A line of progress of a plan, on stderr, where that is a terminal; gone at the end."""
+"""A line of progress of a plan, on stderr: gone at the end where that is a terminal, else one now and then."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -8,23 +8,26 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from sim.plan.desk import Standing
+from sim.progress import seldom
 
 
 @contextmanager
-def line() -> Iterator[Callable[[Standing], None] | None]:
-    """What is to be told of progress; None where nobody looks."""
+def line() -> Iterator[Callable[[Standing], None]]:
+    """What is to be told of progress."""
     if not sys.stderr.isatty():
-        yield None
+        tell = seldom()
+        yield lambda standing: tell(_words(standing))
         return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as shown:
         task = shown.add_task("planning", total=None)
 
-        def watch(standing: Standing) -> None:
-            cached = f", {standing.cached:,} of them cached" if standing.cached else ""
-            shown.update(
-                task,
-                description=f"planning: {standing.done:,} simulations done{cached}, {standing.running:,} asked for, now {standing.label}",
-            )
+        yield lambda standing: shown.update(task, description=_words(standing))
 
-        yield watch
+
+def _words(standing: Standing) -> str:
+    cached = f", {standing.cached:,} of them cached" if standing.cached else ""
+    return (
+        f"planning: {standing.done:,} simulations done{cached}, {standing.running:,} asked for, "
+        f"now {standing.label}"
+    )

@@ -1,4 +1,4 @@
-"""The progress bar of a sweep, on stderr, where that is a terminal; gone at the end."""
+"""The progress of a sweep, on stderr: a bar, gone at the end, where that is a terminal; else a line now and then."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -8,14 +8,20 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
+from sim.progress import seldom
 from sim.sweep.runner import Progress
 
 
 @contextmanager
-def bar() -> Iterator[Callable[[Progress], None] | None]:
-    """What is to be told of progress; None where nobody looks."""
+def bar() -> Iterator[Callable[[Progress], None]]:
+    """What is to be told of progress."""
     if not sys.stderr.isatty():
-        yield None
+        tell = seldom()
+        yield lambda progress: tell(
+            ", ".join(
+                [f"sweeping: {progress.done:,} of {progress.total:,} points", *_notes(progress)]
+            )
+        )
         return
     columns = (
         TextColumn("sweeping"),
@@ -28,16 +34,20 @@ def bar() -> Iterator[Callable[[Progress], None] | None]:
         task = shown.add_task("", total=None)
 
         def watch(progress: Progress) -> None:
-            notes = []
-            if progress.cached:
-                notes.append(f"{progress.cached:,} cached")
-            if progress.failed:
-                notes.append(f"{progress.failed:,} failed")
             shown.update(
                 task,
                 total=progress.total,
                 completed=progress.done,
-                description=", ".join(notes),
+                description=", ".join(_notes(progress)),
             )
 
         yield watch
+
+
+def _notes(progress: Progress) -> list[str]:
+    notes = []
+    if progress.cached:
+        notes.append(f"{progress.cached:,} cached")
+    if progress.failed:
+        notes.append(f"{progress.failed:,} failed")
+    return notes
