@@ -27,7 +27,7 @@ def line() -> Iterator[Callable[[Standing], None]]:
 
 def _words(standing: Standing) -> str:
     cached = f", {standing.cached:,} of them cached" if standing.cached else ""
+    now = f", now {standing.label}" if standing.label else ""
     return (
-        f"planning: {standing.done:,} simulations done{cached}, {standing.running:,} asked for, "
-        f"now {standing.label}"
+        f"planning: {standing.done:,} simulations done{cached}, {standing.running:,} asked for{now}"
     )

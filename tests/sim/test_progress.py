@@ -23,6 +23,17 @@ def test_lines_are_a_period_apart_and_none_is_due_that_was_kept_back(gaps):
         last = now if due else last
 
 
+def test_a_plan_that_waits_for_nothing_names_nothing(monkeypatch, capsys):
+    monkeypatch.setattr("sim.progress.PERIOD_S", 0.0)
+    with line() as watch:
+        watch(Standing(done=3, cached=0, running=0, label=""))
+        watch(Standing(done=3, cached=0, running=1, label="2 x H100"))
+    assert capsys.readouterr().err == (
+        "planning: 3 simulations done, 0 asked for\n"
+        "planning: 3 simulations done, 1 asked for, now 2 x H100\n"
+    )
+
+
 def test_short_work_says_nothing_and_long_work_says_where_it_is(monkeypatch, capsys):
     standing = Standing(done=3, cached=1, running=2, label="2 x H100")
     progress = Progress(total=10, done=4, cached=0, failed=1)
