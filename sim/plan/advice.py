@@ -3,7 +3,7 @@
 import math
 
 from sim.plan.result import Candidate, ClauseFigure, PlanResult
-from sim.plan.slo import spell_ms
+from sim.slo import spell_ms
 
 
 def advice(result: PlanResult) -> str:
