@@ -12,7 +12,7 @@ from sim.report.sweep_page import document
 from sim.sweep.cli import sweep as command
 from sim.sweep.effects import along, crossed, effect, extremes, figure_of
 from sim.sweep.findings import findings
-from sim.sweep.result import SweepResult, share_within
+from sim.sweep.result import SweepResult
 from tests.sim.report.crowd import crowd
 from traces.report.document import Charts, Facts, Heats, Table
 from traces.report.html import page
@@ -111,12 +111,6 @@ def test_goodput_is_never_more_than_what_is_done(swept):
     for a, b in zip(done.curves[:-1], kept.curves[:-1], strict=True):
         assert all(y <= most + 1e-9 for y, most in zip(b.y, a.y, strict=True))
     assert any(b.y != a.y for a, b in zip(done.curves[:-1], kept.curves[:-1], strict=True))
-
-
-def test_share_within_a_limit_is_read_off_the_quantiles():
-    shares, values = [0.0, 0.5, 1.0], [10.0, 20.0, 40.0]
-    assert [share_within(shares, values, x) for x in (5, 10, 25, 40, 99)] == [0.0, 0.0, 0.5, 1, 1]
-    assert share_within(shares, [], 5) is None
 
 
 def test_a_sweep_without_axes_or_figures_has_a_page(swept):

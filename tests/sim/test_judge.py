@@ -5,8 +5,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.judge import Judge, Populations
 from sim.ledger import NEVER, Ledger, State
-from sim.plan.judge import Judge, Populations
 from sim.plan.slo import Clause, Slo
 from tests.reference.sizing import keeps, latency_ns
 
