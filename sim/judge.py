@@ -12,7 +12,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.ledger import NEVER, Ledger, State
-from sim.plan.slo import METRICS, Clause, Metric, Slo, allowed_misses
+from sim.slo import METRICS, Clause, Metric, Slo, allowed_misses
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

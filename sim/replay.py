@@ -17,7 +17,6 @@ from sim.contiguous import Contiguous
 from sim.cost import CostModel, prefill_work
 from sim.hardware import find_hardware
 from sim.models import find_model
-from sim.plan.slo import Slo
 from sim.pool import pool_budget
 from sim.pricing import load_source, make_cost
 from sim.recorder import Recording, check_recording, recorded
@@ -25,6 +24,7 @@ from sim.report.figures import ReplayReport, Resolved
 from sim.report.summary import summarise
 from sim.roofline import Efficiency
 from sim.router import make_router
+from sim.slo import Slo
 from sim.twin import Fleet, Run, SwapPath, run_twin
 from traces.formats import Trace
 from traces.schema import TraceRequest

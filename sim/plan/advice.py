@@ -4,7 +4,7 @@ import math
 
 from sim.judge import ClauseFigure
 from sim.plan.result import Candidate, PlanResult
-from sim.plan.slo import spell_ms
+from sim.slo import spell_ms
 
 
 def advice(result: PlanResult) -> str:

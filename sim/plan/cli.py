@@ -149,9 +149,9 @@ def plan(
     from sim.plan.progress import line
     from sim.plan.question import Question, build_crowd
     from sim.plan.render import render
-    from sim.plan.slo import parse_slo
     from sim.plan.table import to_csv
     from sim.report.plan_page import document
+    from sim.slo import parse_slo
     from sim.sweep.axes import Files, parse_settings
     from sim.sweep.cache import Cache, write_atomically
     from sim.sweep.digest import file_digest

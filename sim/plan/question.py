@@ -11,11 +11,11 @@ from engine.core.errors import ConfigError
 from sim.judge import Populations
 from sim.plan.bound import BoundFigures, least
 from sim.plan.desk import Job
-from sim.plan.slo import Slo
 from sim.plan.trial import Outcome, run_trial
 from sim.plan.users import Crowd, run_users
 from sim.plan.windows import WindowCounts, Windows, fewest_by_window
 from sim.report.figures import Resolved
+from sim.slo import Slo
 from sim.sweep.axes import Files, Settings, resolve_settings
 from sim.sweep.digest import file_digest, key_of
 

@@ -10,7 +10,6 @@ from sim.config import config_hash
 from sim.hindsight import hindsight, totals_of
 from sim.judge import Judge
 from sim.ledger import Ledger, State
-from sim.plan.slo import Slo
 from sim.report.biases import biases
 from sim.report.figures import (
     Batch,
@@ -26,6 +25,7 @@ from sim.report.figures import (
     TraceSummary,
 )
 from sim.report.findings import findings
+from sim.slo import Slo
 from sim.twin import Run
 from traces.formats import Trace
 from traces.shaping import hash_block_tokens

@@ -65,8 +65,8 @@ def sweep(
     """Replay a trace at every combination of settings, on all cores; interrupt it and it goes on where it was."""
     from rich.console import Console
 
-    from sim.plan.slo import parse_slo
     from sim.report.sweep_page import document
+    from sim.slo import parse_slo
     from sim.sweep.axes import Files, parse_axes, parse_settings
     from sim.sweep.cache import Cache, write_atomically
     from sim.sweep.digest import file_digest

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from sim.plan.slo import Slo
 from sim.report.figures import FindingText
+from sim.slo import Slo
 from sim.sweep.axes import Axis, show
 from sim.sweep.effects import extremes, figure_of, place_of, strongest
 from sim.sweep.result import GOOD, GOOD_SHARE, SweepPoint, SweepResult, good

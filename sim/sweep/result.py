@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from sim.plan.slo import Metric, Slo
 from sim.report.figures import ReplayReport
+from sim.slo import Metric, Slo
 from sim.sweep.axes import Axis, show
 
 FIGURES: Final[dict[str, Callable[[ReplayReport], float | int | None]]] = {

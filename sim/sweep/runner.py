@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from engine.core.errors import ConfigError, TraceError
 from sim.config import config_hash
-from sim.plan.slo import Slo
 from sim.replay import replay
 from sim.report.figures import ReplayReport, Resolved
+from sim.slo import Slo
 from sim.sweep.axes import BUILT_IN, Axis, Files, Settings, grid, resolve_settings
 from sim.sweep.cache import Cache
 from sim.sweep.digest import file_digest, key_of

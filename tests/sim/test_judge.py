@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from sim.judge import Judge, Populations
 from sim.ledger import NEVER, Ledger, State
-from sim.plan.slo import Clause, Slo
+from sim.slo import Clause, Slo
 from tests.reference.sizing import keeps, latency_ns
 
 MS = 10**6
