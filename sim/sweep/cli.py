@@ -37,8 +37,8 @@ def sweep(
     slo: Annotated[
         str | None,
         typer.Option(
-            help="Limits on ttft, tpot and e2e, such as ttft_p99=2s,tpot_p99=60ms: counts the requests a second that keep each. "
-            "Percentiles and goodput=SHARE change nothing here.",
+            help="Promises as of `kilburn plan`, such as ttft_p99=2s,tpot_p99=60ms,goodput=95%: counts the requests a second that keep "
+            "all limits at once, and says which points keep the promises.",
             rich_help_panel=WORKLOAD,
         ),
     ] = None,
