@@ -144,6 +144,7 @@ def plan(
     from rich.console import Console
 
     from engine.core.errors import ConfigError
+    from sim.hardware import find_hardware
     from sim.plan.desk import Desk
     from sim.plan.planner import describe
     from sim.plan.planner import plan as run
@@ -197,6 +198,11 @@ def plan(
             with_sensitivity=sensitivity and not quick,
             with_autoscaling=autoscaling and not quick,
         )
+        names = [name.strip() for name in hardware.split(",") if name.strip()]
+        if not names:
+            raise ConfigError("--hardware names nothing; write it as H100 or A100-80,H100")
+        for name in names:
+            find_hardware(name, hardware_file)
         found = describe(question)
         if users is None:
             users = found.sessions > 0 and not found.has_arrivals
@@ -204,9 +210,6 @@ def plan(
             given.refuse("max_replicas", "window_s", why="where users are sized; give --fleet")
         else:
             given.refuse("max_users", "watch_s", why="where a fleet is sized; give --users")
-        names = [name.strip() for name in hardware.split(",") if name.strip()]
-        if not names:
-            raise ConfigError("--hardware names nothing; write it as H100 or A100-80,H100")
         prices = parse_prices(price or [], names)
         asked = question.asked(names, prices, users=users)
         folder, points = folders_of(out, "kilburn-plan", [stem_of(trace), "+".join(names)], asked)

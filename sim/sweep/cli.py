@@ -1,6 +1,6 @@
 """`kilburn sweep`: flags to axes, a progress bar, the table. Heavy imports wait until the command runs; none is torch.
 
-Exit codes: 0 ok; 1 some points failed, and the table says why; 2 a setting or a file is wrong; 3 a fault of ours; 130 interrupted.
+Exit codes: 0 ok; 1 some points failed, and the table says why; 2 a setting or a file is wrong, or no point can run; 3 a fault of ours; 130 interrupted.
 """
 
 from pathlib import Path
