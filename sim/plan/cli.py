@@ -156,7 +156,7 @@ def plan(
     from sim.report.plan_page import document
     from sim.slo import parse_slo
     from sim.sweep.axes import Files, parse_settings
-    from sim.sweep.cache import Cache, write_atomically
+    from sim.sweep.cache import Cache, write_result
     from sim.sweep.digest import file_digest
     from sim.sweep.folder import folders_of, stem_of
     from sim.sweep.workers import Workers
@@ -220,17 +220,10 @@ def plan(
         except KeyboardInterrupt:
             typer.echo(f"interrupted; what is done is in {points}: run it again to go on", err=True)
             raise typer.Exit(130) from None
-        figures, table = encode_figures(result), to_csv(result)
-        for path in (folder / "plan.json", json):
-            if path is not None:
-                write_atomically(path, figures)
-        for path in (folder / "plan.csv", csv):
-            if path is not None:
-                write_atomically(path, table)
+        write_result(encode_figures(result), folder / "plan.json", json)
+        write_result(to_csv(result), folder / "plan.csv", csv)
         text = page(document(result, ["plan.json", "plan.csv"])).encode()
-        for path in (folder / "plan.html", html):
-            if path is not None:
-                write_atomically(path, text)
+        write_result(text, folder / "plan.html", html)
     Console(highlight=False, markup=False).print(render(result))
     typer.echo(f"\nwritten to {folder}: plan.html to read, plan.json and plan.csv for programs")
     if result.best is None:
