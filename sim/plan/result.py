@@ -161,6 +161,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
     """Why not, where it is not."""
     replicas: int | None
     users: int | None
+    at_least: bool = False
+    """The search for users stopped at as many as were allowed, and those are served well: more may fit."""
     devices: int | None
     cost: Cost | None
     usd_per_user_hour: float | None
@@ -174,6 +176,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
     """All that were simulated, by replicas or users: the frontier of cost against latency."""
     bound: LowerBound | None
     """Null for users, for a cost model that is a table, and where an idle machine misses."""
+    no_bound: str | None = None
+    """Why a fleet that could be sized has none, in a sentence."""
     autoscaling: Autoscaling | None
     """Null for sessions, and where one replica does."""
     reseeding: Reseeding | None
