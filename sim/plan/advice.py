@@ -2,7 +2,8 @@
 
 import math
 
-from sim.plan.result import Candidate, ClauseFigure, PlanResult
+from sim.judge import ClauseFigure
+from sim.plan.result import Candidate, PlanResult
 from sim.slo import spell_ms
 
 

@@ -6,10 +6,11 @@ from msgspec import Struct
 
 from engine.core.errors import ConfigError
 from sim.config import ReplayConfig
+from sim.judge import ClauseFigure
 from sim.plan.desk import Inquiry
 from sim.plan.ladder import Ladder
 from sim.plan.question import Question
-from sim.plan.result import ClauseFigure, Variant
+from sim.plan.result import Variant
 from sim.plan.sized import Sized
 from sim.report.figures import Resolved
 from sim.sweep.axes import Settings, show
@@ -63,7 +64,7 @@ def changes_for(sized: Sized) -> list[Change]:
         routers = ["round-robin", "least-loaded"]
         add("router", *routers, *(["prefix-aware"] if sized.alone.hashed else []))
     add("kv_dtype", "fp8")
-    if paged and base.beam_width is None and base.max_batch >= base.num_sequences + 1:
+    if paged and base.beam_width is None:
         add("num_sequences", base.num_sequences + 1)
     if paged and base.num_sequences == 1:
         add("beam_width", 2 * (base.beam_width or 1))

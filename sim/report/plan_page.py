@@ -1,7 +1,8 @@
 """A plan as a document: its findings with pictures, the frontier of size, cost and latency, goodput against rate, what scaling could save, what moves the answer."""
 
+from sim.judge import ClauseFigure
 from sim.plan.findings import machines, point_at
-from sim.plan.result import Candidate, ClauseFigure, PlanResult, Point
+from sim.plan.result import Candidate, PlanResult, Point
 from sim.plan.words import METRICS, glossary, promises
 from sim.report.memory_table import memory_table
 from sim.report.plan_findings import page_finding

@@ -12,15 +12,17 @@ from msgspec import Struct
 
 from engine.core.errors import ConfigError, TraceError
 from sim.config import config_hash
-from sim.replay import replay
+from sim.replay import no_requests, replay
 from sim.report.figures import ReplayReport, Resolved
 from sim.slo import Slo
-from sim.sweep.axes import BUILT_IN, Axis, Files, Settings, grid, resolve_settings
+from sim.sweep.axes import BUILT_IN, Axis, Files, Settings, grid, resolve_settings, show
 from sim.sweep.cache import Cache
 from sim.sweep.digest import file_digest, key_of
 from sim.sweep.result import SweepPoint, SweepResult, figures_of
 from sim.sweep.workers import Failure, Workers
 from traces.formats import open_trace
+from traces.names import UnknownNameError
+from traces.shaping import shaped
 
 _MOST_VALUES: Final = 64
 """Of one setting, beside each other; more are not listed."""
@@ -36,14 +38,16 @@ class Progress(Struct, frozen=True):
     failed: int
 
 
-def replay_point(trace: Path, resolved: Resolved, strict: bool) -> ReplayReport:
+def replay_point(
+    trace: Path, resolved: Resolved, strict: bool, slo: Slo | None = None
+) -> ReplayReport:
     """A worker's job: one replay.
 
     Raises:
         TraceError: a bad row under `strict`, or no request.
         ConfigError: a setting does not fit the trace.
     """
-    return replay(open_trace(trace, strict=strict), resolved)
+    return replay(open_trace(trace, strict=strict), resolved, slo=slo)
 
 
 def sweep(
@@ -62,10 +66,10 @@ def sweep(
 
     Raises:
         TraceError: the trace cannot be read.
-        ConfigError: the axes and the base do not go together, or the cache cannot be written.
+        ConfigError: the axes and the base do not go together, no point can be run, a name is unknown, or the cache cannot be written.
     """
     digest = file_digest(trace)
-    points = [_Point(settings, axes, digest, files, strict) for settings in grid(base, axes)]
+    points = [_Point(settings, axes, digest, files, strict, slo) for settings in grid(base, axes)]
     num_cached = 0
 
     def tell() -> None:
@@ -74,6 +78,8 @@ def sweep(
             failed = sum(point.error is not None for point in points)
             watch(Progress(len(points), done, num_cached, failed))
 
+    _refuse_hopeless(points)
+    pending: list[tuple[int, Resolved]] = []
     for number, point in enumerate(points):
         if point.resolved is None:
             continue
@@ -82,7 +88,11 @@ def sweep(
             num_cached += 1
             point.end(found)
         else:
-            workers.submit(number, replay_point, trace, point.resolved, strict)
+            pending.append((number, point.resolved))
+    if pending:
+        _check_trace(trace, [resolved for _, resolved in pending], strict)
+    for number, resolved in pending:
+        workers.submit(number, replay_point, trace, resolved, strict, slo)
     tell()
     while ended := workers.wait():
         for number, result in ended:
@@ -96,12 +106,42 @@ def sweep(
         base=base,
         axes=list(axes),
         slo=slo,
-        points=[point.row(slo) for point in points],
+        points=[point.row() for point in points],
         assumptions=list(
             dict.fromkeys(s for p in points if p.report is not None for s in p.report.biases)
         ),
         assumed=_assumed([p.resolved for p in points if p.resolved is not None]),
     )
+
+
+def _refuse_hopeless(points: Sequence["_Point"]) -> None:
+    """Raises ConfigError where no point is a machine: then there is nothing to compare."""
+    if all(point.resolved is None for point in points):
+        first = points[0]
+        place = ",".join(f"{name}={show(value)}" for name, value in first.place.items())
+        where = f"none of the {len(points):,} points can run; {place}: " if len(points) > 1 else ""
+        raise ConfigError(f"{where}{first.error}")
+
+
+def _check_trace(trace: Path, machines: Sequence[Resolved], strict: bool) -> None:
+    """That the trace has a request and, unless each machine's settings supply them, arrival times; under `strict`, that all its rows are good.
+
+    Raises:
+        TraceError: it has no request, or a bad row.
+        ConfigError: it has no times.
+    """
+    source = open_trace(trace, strict=strict)
+    requests = source.requests()
+    if next(requests, None) is None:
+        raise no_requests(source)
+    if strict:
+        for _ in requests:
+            pass
+    timeless = [
+        each.settings.shaping for each in machines if each.settings.shaping.arrivals is None
+    ]
+    if len(timeless) == len(machines):
+        shaped(source, timeless[0])
 
 
 def _assumed(machines: Sequence[Resolved]) -> dict[str, list[Any]]:
@@ -133,6 +173,7 @@ class _Point:
         trace_sha256: str,
         files: Files,
         strict: bool,
+        slo: Slo | None,
     ) -> None:
         self.place = {axis.name: settings[axis.name] for axis in axes}
         self.resolved: Resolved | None = None
@@ -141,10 +182,15 @@ class _Point:
         self.key = ""
         try:
             self.resolved = resolve_settings(settings, files)
+        except UnknownNameError:
+            raise
         except (ConfigError, TraceError) as error:
             self.error = error.message
         else:
-            self.key = key_of("replay", trace_sha256, strict, msgspec.to_builtins(self.resolved))
+            # Other limits are another judgement of each request, and nothing of a report is judged anew.
+            judged = [slo] if slo is not None else []
+            machine = msgspec.to_builtins(self.resolved)
+            self.key = key_of("replay", trace_sha256, strict, machine, *judged)
 
     @property
     def is_done(self) -> bool:
@@ -156,11 +202,13 @@ class _Point:
         else:
             self.report = result
 
-    def row(self, slo: Slo | None) -> SweepPoint:
+    def row(self) -> SweepPoint:
+        kept = self.report.goodput if self.report is not None else None
         return SweepPoint(
             settings=self.place,
             key=self.key or None,
             config_sha256=config_hash(self.resolved) if self.resolved is not None else None,
-            figures=figures_of(self.report, slo) if self.report is not None else None,
+            figures=figures_of(self.report) if self.report is not None else None,
+            meets=kept.meets if kept is not None else None,
             error=self.error,
         )

@@ -10,9 +10,8 @@ import pytest
 from engine.core.errors import ConfigError, ExecutorError
 from engine.core.journal import Commit, Transferred
 from engine.core.log import Preempted, SwapEnded, SwapStarted
-from engine.gate import Gate
 from engine.requests import FinishReason
-from engine.script import scripted_answer
+from tests.engine.gate import Gate
 from tests.engine.running import running
 from tests.engine.toy import (
     core_config,
@@ -23,6 +22,7 @@ from tests.engine.toy import (
     text_of,
     toy_engine,
 )
+from tests.reference.scripted import scripted_answer
 from traces.recording import RecordingReader
 from traces.recording_writer import RecordingWriter
 

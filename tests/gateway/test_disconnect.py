@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.gate import Gate
+from tests.engine.gate import Gate
 from tests.gateway.live import (
     live,
     raw_post,
