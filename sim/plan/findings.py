@@ -6,6 +6,7 @@ from sim.plan.words import SETTINGS, join, promises
 from sim.report.memory_table import memory_line
 from sim.slo import Slo
 from sim.sweep.render import show_ms
+from traces.report import numbers
 
 
 def machines(count: int, candidate: Candidate) -> str:
@@ -26,7 +27,7 @@ def findings_of(result: PlanResult) -> list[str]:
             found.append(_other(candidate))
     if best is None:
         return [*found, *filter(None, [advice(result)])]
-    found += [*_frontier(best), *_bound(best), *_scaling(best)]
+    found += [*_frontier(best, result.slo), *_bound(best), *_scaling(best)]
     found += [*_sensitivity(best), *_memory(best)]
     for candidate in result.candidates:
         found += _not_monotone(candidate)
@@ -118,21 +119,29 @@ def _load(best: Candidate, slo: Slo) -> str:
     kept = join([f"{clause.name} is {show_ms(clause.value_ms)}" for clause in point.clauses])
     rejected = sum(point.rejected.values())
     refused = f"; requests that are rejected count as late: {rejected:,}" if rejected else ""
-    return f"Promised: {promises(slo)}; there {kept}{refused}."
+    good = ""
+    if slo.goodput is not None and point.good_share is not None:
+        good = f", and {numbers.percent(point.good_share)} keep all limits"
+    return f"Promised: {promises(slo)}; there {kept}{good}{refused}."
 
 
-def _frontier(best: Candidate) -> list[str]:
+def _frontier(best: Candidate, slo: Slo) -> list[str]:
     answer = best.users or best.replicas or 0
     is_fleet = best.users is None
     tighter = point_at(best, answer - 1 if is_fleet else answer + 1)
     if tighter is None or tighter.meets:
         return []
     late = [clause for clause in tighter.clauses if clause.misses > clause.allowed]
+    what = "One replica fewer" if is_fleet else "One user more"
     if not late:
-        return []
+        if slo.goodput is None or tighter.good_share is None:
+            return []
+        good, asked = numbers.percent(tighter.good_share), numbers.percent(slo.goodput)
+        return [
+            f"{what} misses goodput: {good} of requests keep all limits at once, and {asked} are to."
+        ]
     worst = max(late, key=lambda clause: clause.misses / max(1, clause.population))
     value = f" ({show_ms(worst.value_ms)})" if worst.value_ms is not None else ""
-    what = "One replica fewer" if is_fleet else "One user more"
     return [
         f"{what} misses {worst.name}{value}: of {worst.population:,} requests {worst.misses:,} are late, and {worst.allowed:,} may be."
     ]
@@ -203,9 +212,11 @@ def _redraws(best: Candidate) -> str:
         sure = f"so few show with 95 % confidence that it does in {again.sure_share:.0%} of all"
         return f"{held}; {sure}, or more"
     is_fleet = best.users is None
-    safer = "one replica more" if is_fleet else "a tenth fewer users"
-    more = f"{held}; with {safer}, in {again.holds_with_one_more}"
     answer = best.users or best.replicas
+    safer = "one replica more" if is_fleet else _users(again.safer)
+    more = (
+        f"{held}; with {safer}, in {again.holds_with_one_more}" if again.safer != answer else held
+    )
     if again.suggested == answer:
         return more
     if again.suggested is not None:

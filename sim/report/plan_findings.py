@@ -70,9 +70,8 @@ def _prices(candidates: list[Candidate], best: Candidate | None) -> str:
 
 
 def _answer(sentence: str, result: PlanResult) -> Shown:
-    source = (
-        f"Bisection over {result.simulations:,} simulations of the whole trace, bursts included."
-    )
+    of = "users at work" if result.mode == "users" else "the whole trace, bursts included"
+    source = f"Bisection over {result.simulations:,} simulations of {of}."
     if result.best is None:
         return "none", "", source
     best = _best(result)
@@ -156,7 +155,7 @@ def _tighter(sentence: str, result: PlanResult) -> Shown:
     return (
         numbers.percent(share),
         svg.bars([(share, "warm"), (1 - share, "used")]),
-        "Late requests in the simulation of the next smaller fleet.",
+        f"Late requests in the simulation {'with one user more' if best.users is not None else 'of the next smaller fleet'}.",
     )
 
 
@@ -197,7 +196,7 @@ def _draws(sentence: str, result: PlanResult) -> Shown:
     return (
         f"{again.holds} of {again.seeds}",
         svg.bars([(share, "used"), (1 - share, "warm")]),
-        "Simulations of other draws of the same trace.",
+        f"Simulations of other draws of {'sessions' if result.mode == 'users' else 'the same trace'}.",
     )
 
 

@@ -163,6 +163,21 @@ def test_the_sentence_of_a_users_plan_says_how_many_requests_were_judged(trace):
         assert judged in next(said for said in result.findings if said.startswith("How sure: "))
 
 
+def test_where_goodput_binds_the_sentences_give_shares(trace):
+    asked = question(trace, "ttft_p10=1m,goodput=90%", settings={"tensor_parallel": 1}, max_users=2)
+    result = plan(asked, users=True)
+    [candidate] = result.candidates
+    one, two = candidate.points
+    last = replace(two, meets=False, good_share=0.85)
+    moved = replace(candidate, users=1, at_least=False, points=[one, last])
+    said = findings_of(replace(result, candidates=[moved]))
+    assert any("and 100 % keep all limits" in each for each in said)
+    assert (
+        "One user more misses goodput: 85 % of requests keep all limits at once, and 90 % are to."
+        in said
+    )
+
+
 def test_requests_that_the_context_cannot_hold_end_their_session_or_count_as_misses(trace):
     machine = resolve_settings({"hardware": "L4", "tensor_parallel": 1, "max_context": 1500})
     slo = question(trace, "ttft_p99=5s").slo
