@@ -1,10 +1,11 @@
-"""Predicts this engine: the twin learns from one recorded run on this CPU, and says what another will be like.
+"""Predicts this engine: the twin learns from a recorded run on this CPU, and says what another will be like.
 
-The run that is learnt from has Poisson arrivals, at a rate that climbs; the one that is predicted comes in bursts, with other lengths, and is
-measured `--repeat` times, half of them before the run that is learnt from and half after: a machine whose speed drifts, as one that is shared
-does, then shows it in the spread. Latencies are taken by clients of the engine in this process, without HTTP. Of each figure the prediction's
-error is printed beside the spread of repeating the measurement: the largest distance of a repetition from the mean of all, over that mean. A
-figure is hit where the error is within 5 %, or within that spread where it is larger. Answers have fixed lengths, so both sides know them.
+The run that is learnt from has Poisson arrivals, at a rate that climbs, again and again; the one that is predicted comes in bursts, with other
+lengths, and is measured `--repeat` times. The former is cut at its climbs, and the latter's repetitions lie between the pieces: a machine that is
+shared drifts in speed, and both then see the same of it. Latencies are taken by clients of the engine in this process, without HTTP. Of each
+figure the prediction's error is printed beside the spread of repeating the measurement: the largest distance of a repetition from the mean of all,
+over that mean. A figure is hit where the error is within 5 %, or within that spread where it is larger. Answers have fixed lengths, so both sides
+know them.
 
 `steps_error` tells the machine's drift from faults of the model: what the fit says of the very steps of each repetition, all together, over what
 they took, less 1. Nothing is adjusted by it.
@@ -32,8 +33,8 @@ from engine.requests import Generation
 from engine.runner import TorchRunner, build_runner
 from engine.tokenizer import Codec
 from engine.weights.load import load_model
-from sim.fitted import FittedCost, fit_recording
-from sim.recorded_steps import read_steps
+from sim.fitted import FittedCost, fit_steps
+from sim.recorded_steps import RecordedStep, read_steps
 from sim.twin import run_twin
 from traces.recording_writer import RecordingWriter
 from traces.schema import TraceRequest
@@ -163,6 +164,17 @@ class Others:
         return (now[0] - self._begin[0]) / max(1.0, now[1] - self._begin[1])
 
 
+def learn(
+    bench: Bench, folder: Path, options: argparse.Namespace, piece: int
+) -> list[RecordedStep]:
+    """The steps of one piece of the run that is learnt from."""
+    path = folder / f"learn{piece}.jsonl"
+    seconds = options.learn_s / (options.repeat + 1)
+    load = climbing(seconds, options.seed + 1000 * piece, options.rate)
+    bench.measure(load, path, 1000 + piece)
+    return read_steps(path)
+
+
 def predict(load: Load, config: CoreConfig, cost: FittedCost, lag_s: float) -> Measured:
     """What the twin says of the same load; clients hear of a step `lag_s` after its end."""
     rows = [
@@ -241,14 +253,12 @@ def main() -> None:
         load = bursting(options.test_s, options.seed + 1, options.rate)
         tests = [folder / f"test{number}.jsonl" for number in range(options.repeat)]
         runs = []
+        steps = learn(bench, folder, options, 0)
         for number, test in enumerate(tests):
-            if number == options.repeat // 2:
-                bench.measure(
-                    climbing(options.learn_s, options.seed, options.rate), folder / "learn.jsonl", 1
-                )
-            runs.append(figures_of(load, bench.measure(load, test, 2 + number)))
+            runs.append(figures_of(load, bench.measure(load, test, number)))
+            steps += learn(bench, folder, options, number + 1)
         other_cpu = others.share()
-        fit = fit_recording(folder / "learn.jsonl")
+        fit = fit_steps(steps, recording="learn", model=bench.name)
         drift = [steps_error(FittedCost(fit), test) for test in tests]
     bench.runner.close()
     print(
