@@ -1,9 +1,11 @@
-"""An engine that runs while a test talks to it."""
+"""An engine that runs while a test talks to it, and holds what its threads do."""
 
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import anyio
+import anyio.lowlevel
 
 from engine.loop import Engine
 from engine.requests import Delta
@@ -16,6 +18,30 @@ async def running(engine: Engine) -> AsyncIterator[None]:
         tasks.start_soon(engine.run)
         yield
         engine.stop()
+
+
+class MoveGate:
+    """Holds transfers in one direction until it is opened."""
+
+    def __init__(self, *, out: bool) -> None:
+        self._out = out
+        self.entered = threading.Event()
+        self._opened = threading.Event()
+
+    def __call__(self, out: bool) -> None:
+        if out == self._out:
+            self.entered.set()
+            self._opened.wait()
+
+    def open(self) -> None:
+        self._opened.set()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Lets everything else go on until `condition` holds."""
+    with anyio.fail_after(60):
+        while not condition():
+            await anyio.lowlevel.checkpoint()
 
 
 def said(deltas: list[Delta]) -> dict[int, list[int]]:
