@@ -1,12 +1,14 @@
 """The team of threads: every item done once, whoever comes late, and an end that is one."""
 
 import gc
+import os
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from kernels.cpu import program
+from kernels.cpu import build, program
 from kernels.cpu.build import entry, is_built
 from kernels.cpu.host import physical_cores
 from kernels.cpu.paged import address
@@ -121,6 +123,18 @@ def test_machine_code_is_kept_for_the_next_start() -> None:
     entry()
 
     assert is_built()
+
+
+def test_old_builds_go_and_this_one_stays_while_others_clean_up_too(tmp_path: Path) -> None:
+    for age, name in enumerate(["own", "oldest", "old", "later", "latest"]):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (age, age))
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")  # listed, and not there when asked its age
+
+    build._prune(tmp_path / "own")
+
+    left = sorted(path.name for path in tmp_path.iterdir() if path.is_dir())
+    assert left == ["later", "latest", "own"]
 
 
 @pytest.mark.parametrize("size", [0, 1, 4096, 5 << 20])
