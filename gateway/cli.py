@@ -23,6 +23,7 @@ from traces.flags import (
     TokenBudget,
     Watermark,
 )
+from traces.given import Given
 from traces.spread import spread
 
 MODEL = "Model"
@@ -170,16 +171,36 @@ class ServeFlags(Struct, frozen=True, kw_only=True):
 
 
 @spread
-def serve(flags: ServeFlags) -> None:
+def serve(context: typer.Context, flags: ServeFlags) -> None:
     """Serve a model over the OpenAI API."""
     from gateway.serving import ServeOptions, serve_model
     from traces.terminal import exit_on_error
 
     with exit_on_error():
-        given = asdict(flags)
+        settings = asdict(flags)
         for several in ("api_key", "cors_origin"):
-            given[several] = tuple(given[several] or ())
-        serve_model(ServeOptions.checked(**given))
+            settings[several] = tuple(settings[several] or ())
+        options = ServeOptions.checked(**settings)
+        _refuse_idle_flags(Given(context), flags)
+        serve_model(options)
+
+
+def _refuse_idle_flags(given: Given, flags: ServeFlags) -> None:
+    """Refuses flags that the others leave without effect.
+
+    Raises:
+        ConfigError: one is given.
+    """
+    if flags.preemption == "recompute":
+        given.refuse("host_blocks", why="without --preemption swap or auto")
+    if flags.preemption != "auto":
+        given.refuse("link_gb_per_s", "prefill_tokens_per_s", why="without --preemption auto")
+    if flags.policy == "fcfs":
+        given.refuse("aging_s", why="without --policy priority or fair")
+    if flags.device == "cuda":
+        given.refuse("threads", why="with --device cuda")
+    if flags.record is None:
+        given.refuse("record_tokens", why="without --record")
 
 
 def key(

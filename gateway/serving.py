@@ -29,9 +29,9 @@ from gateway.engine import Served
 from gateway.renewal import reread
 from gateway.server import bind, run, serve, url_of
 from gateway.tenants import VARIABLE, Tenants, load_tenants
+from traces.checked import checked
 from traces.outputs import check_outputs
 from traces.recording_writer import RecordingWriter
-from traces.shaping import flag_message
 
 Positive = Annotated[int, Meta(ge=1)]
 
@@ -79,10 +79,7 @@ class ServeOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             ConfigError: one is out of range; the message names its flag.
         """
         paths = {name: flags.pop(name) for name in ("model", "record", "api_keys")}
-        try:
-            options = msgspec.convert(flags, cls)
-        except msgspec.ValidationError as error:
-            raise ConfigError(flag_message(error)) from None
+        options = checked(flags, cls)
         if options.token_budget < options.max_batch:
             raise ConfigError(
                 f"--token-budget ({options.token_budget}) must be at least --max-batch ({options.max_batch}), "
@@ -114,6 +111,10 @@ def serve_model(options: ServeOptions) -> None:
     console = Console(stderr=True, highlight=False)
     gateway = gateway_config_of(options)
     tenants = _tenants(options)
+    if options.guard_metrics and not tenants.guarded:
+        raise ConfigError(
+            f"--guard-metrics changes nothing without keys: give --api-keys, --api-key or {VARIABLE}"
+        )
     for useless in _useless_terms(tenants, options):
         console.print(f"[yellow]note[/yellow]: {useless}", soft_wrap=True)
     with ExitStack() as held:

@@ -9,13 +9,15 @@ from typing import Annotated
 import typer
 from msgspec.structs import asdict
 
-from sim.flags import ReplayFlags
+from sim.flags import ReplayFlags, refuse_idle_flags
 from traces.flags import OUTPUT, WORKLOAD, ReportFlags, ShapingFlags, Strict, TracePath
+from traces.given import Given
 from traces.spread import spread
 
 
 @spread
 def replay(
+    context: typer.Context,
     trace: TracePath,
     *,
     flags: ReplayFlags,
@@ -63,14 +65,19 @@ def replay(
     from traces.outputs import check_outputs
     from traces.terminal import exit_on_error, with_progress
 
+    given = Given(context)
     if lockstep:
         from sim.lockstep import replay_lockstep
 
         with exit_on_error():
+            given.refuse_all_but("lockstep", why="under --lockstep: settings are the recording's")
             code = replay_lockstep(trace, typer.echo)
         raise typer.Exit(code)
     json, html, csv = reports.json, reports.html, reports.csv
     with exit_on_error():
+        refuse_idle_flags(given, flags)
+        if record is None:
+            given.refuse("record_replica", why="without --record")
         beside = html.with_suffix(".json") if html is not None and json is None else json
         check_outputs(beside, html, record, folder=csv, source=trace)
         config = build_config(**flags.settings(), **asdict(shaping), until_s=until_s)

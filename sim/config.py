@@ -1,18 +1,20 @@
 """Settings of a replay: frozen, validated once when built by `build_config`. Knows no file and no flag parser."""
 
 import hashlib
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
-from engine.core.errors import ConfigError
-from traces.shaping import Shaping, flag_message
+from traces.checked import checked
+from traces.shaping import Shaping
 
 Positive = Annotated[int, Meta(ge=1)]
 Dtype = Literal["fp32", "fp16", "bf16", "fp8", "int8", "int4"]
 KvDtype = Literal["fp32", "fp16", "bf16", "fp8", "int8"]
 Routing = Literal["round-robin", "least-loaded", "prefix-aware"]
+FLAGS: Final = {"num_sequences": "--n"}
+"""Of settings whose flag has another name than they."""
 
 
 class ReplayConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -103,10 +105,7 @@ def build_config(**settings: Any) -> ReplayConfig:
         ConfigError: a setting is unknown or out of range; the message names its flag.
     """
     shaping = {name: settings.pop(name) for name in Shaping.__struct_fields__ if name in settings}
-    try:
-        return msgspec.convert(settings | {"shaping": shaping}, ReplayConfig)
-    except msgspec.ValidationError as error:
-        raise ConfigError(flag_message(error)) from None
+    return checked(settings | {"shaping": shaping}, ReplayConfig, FLAGS)
 
 
 def config_hash(resolved: object) -> str:

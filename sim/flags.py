@@ -22,6 +22,7 @@ from traces.flags import (
     TokenBudget,
     Watermark,
 )
+from traces.given import Given
 
 MODELS = built_in_names("models")
 HARDWARE = built_in_names("hardware")
@@ -236,3 +237,21 @@ class ReplayFlags(Struct, frozen=True, kw_only=True):
         for name in ("preset", "hardware_file", "block_table"):
             del names[name]
         return names
+
+
+def refuse_idle_flags(given: Given, flags: ReplayFlags) -> None:
+    """Refuses flags of a replay that need another flag, which is not there. Where that one is given with a value that makes them idle they
+    may stand: a script compares.
+
+    Raises:
+        ConfigError: one is given.
+    """
+    if flags.preemption == "recompute" and "preemption" not in given:
+        given.refuse(
+            *("host_gb", "link_gb_per_s", "replicas_per_link"),
+            why="without --preemption swap or auto",
+        )
+    if flags.replicas == 1 and "replicas" not in given:
+        given.refuse("router", "replicas_per_link", why="with one replica; give --replicas")
+    if flags.num_blocks is not None or flags.kv_gb is not None:
+        given.refuse("utilisation", why="where --num-blocks or --kv-gb says the pool's size")

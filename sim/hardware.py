@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from engine.core.errors import ConfigError
-from sim.names import find_name
+from traces.names import find_name
 
 CPU: Final = "cpu"
 DTYPE_BYTES: Final = {

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from engine.core.errors import ConfigError
-from sim.names import find_name
+from traces.names import find_name
 
 Positive = Annotated[int, Meta(ge=1)]
 

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from sim.names import find_name
+from traces.names import find_name
 
 PRESETS: Final[dict[str, dict[str, Any]]] = {
     # vLLM V1 at its defaults: no watermark, planning ahead of execution, chunked prefill on, prompts of several requests in one step.

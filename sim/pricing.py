@@ -1,7 +1,7 @@
 """The cost model that a replay asks for: the roofline, a fit to a recording, or a table. Knows the words of the flag, and no steps."""
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from engine.core.errors import ConfigError
 from sim.cost import CostModel
@@ -9,9 +9,10 @@ from sim.fitted import Fit, FittedCost, fit_recording
 from sim.report.figures import Resolved
 from sim.roofline import Roofline
 from sim.step_table import StepTable, TableCost, load_step_table
+from traces.names import unknown
 from traces.recording import RecordingReader
 
-KINDS = "roofline, fitted:RECORDING or table:FILE.csv"
+KINDS: Final = ("roofline", "fitted:RECORDING", "table:FILE.csv")
 
 
 class Source(NamedTuple):
@@ -32,7 +33,7 @@ def _split(cost: str) -> tuple[str, Path | None]:
     kind, _, file = cost.partition(":")
     if (kind == "roofline" and not file) or (kind in ("fitted", "table") and file):
         return kind, Path(file) if file else None
-    raise ConfigError(f"--cost must be {KINDS}, not {cost!r}")
+    raise ConfigError(f"--cost: {unknown('value', cost, KINDS)}")
 
 
 def load_source(cost: str) -> Source:

@@ -24,6 +24,7 @@ from sim.report.figures import ReplayReport, Resolved
 from sim.report.summary import summarise
 from sim.roofline import Efficiency
 from sim.router import make_router
+from sim.slo import Slo
 from sim.twin import Fleet, Run, SwapPath, run_twin
 from traces.formats import Trace
 from traces.schema import TraceRequest
@@ -169,14 +170,16 @@ def memory_of(resolved: Resolved) -> Allocator | None:
     )
 
 
-def replay(trace: Trace, resolved: Resolved, watch: Watch | None = None) -> ReplayReport:
-    """Replays the trace's requests and reports.
+def replay(
+    trace: Trace, resolved: Resolved, watch: Watch | None = None, slo: Slo | None = None
+) -> ReplayReport:
+    """Replays the trace's requests and reports; with `slo` also on which of them keep it.
 
     Raises:
         TraceError: a bad row under the trace's `strict`, or no request in the whole trace.
         ConfigError: the trace needs arrivals, or a setting does not fit it.
     """
-    return replay_in_full(trace, resolved, watch)[0]
+    return replay_in_full(trace, resolved, watch, slo=slo)[0]
 
 
 def replay_in_full(
@@ -184,6 +187,7 @@ def replay_in_full(
     resolved: Resolved,
     watch: Watch | None = None,
     recording: Recording | None = None,
+    slo: Slo | None = None,
 ) -> tuple[ReplayReport, Run]:
     """As `replay`, and the run itself, for whoever looks at single requests; on the way it is recorded where asked for.
 
@@ -199,7 +203,7 @@ def replay_in_full(
     run = simulate(requests, resolved, block_tokens, recording=recording)
     if not len(run.ledger):
         raise no_requests(trace)
-    return summarise(trace, run, resolved), run
+    return summarise(trace, run, resolved, slo), run
 
 
 def no_requests(trace: Trace) -> TraceError:

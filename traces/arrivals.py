@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from engine.core.errors import ConfigError
+from traces.names import nearest
 from traces.schema import MAX_ARRIVAL_NS
 
 SPELLINGS: Final = "poisson:RATE, gamma:RATE:CV, weibull:RATE:CV, every:SECONDS or at-once"
@@ -31,7 +32,8 @@ def gaps_ns(spec: str, seed: int) -> Iterator[int]:
     kind, *texts = spec.split(":")
     wanted = {"poisson": 1, "gamma": 2, "weibull": 2, "every": 1, "at-once": 0}
     if wanted.get(kind) != len(texts):
-        raise ConfigError(f"arrivals {spec!r} are unknown; known are {SPELLINGS}")
+        guess = "" if kind in wanted else nearest(kind, wanted)
+        raise ConfigError(f"--arrivals: unknown value {spec!r}{guess}; known are {SPELLINGS}")
     numbers = [_positive(text, spec) for text in texts]
     if kind == "at-once":
         return repeat(0)
@@ -75,7 +77,7 @@ def _positive(text: str, spec: str) -> float:
         number = math.nan
     if not 1e-6 <= number <= 1e6:
         raise ConfigError(
-            f"arrivals {spec!r}: {text!r} must be a number from one millionth to a million"
+            f"--arrivals {spec}: {text!r} must be a number from one millionth to a million"
         )
     return number
 

@@ -7,6 +7,7 @@ import typer
 from msgspec.structs import asdict
 
 from traces.flags import FiguresPath, Limit, ShapingFlags, Strict, TracePath
+from traces.given import Given
 from traces.spread import spread
 
 LRU_BLOCKS = "1000,5000,10000,30000,50000,100000"
@@ -94,6 +95,7 @@ def convert(
 
 @app.command()
 def synth(
+    context: typer.Context,
     out: OutPath,
     *,
     num: Annotated[
@@ -154,6 +156,7 @@ def synth(
     from traces.write import write_trace
 
     with exit_on_error():
+        _refuse_idle_flags(Given(context), lengths=lengths, sessions=sessions, clients=clients)
         recipe = Recipe(
             num=num,
             arrivals=arrivals,
@@ -175,3 +178,22 @@ def synth(
         header, requests = synthesise(recipe)
         count = write_trace(header, with_progress(requests, "wrote"), out)
     Console(highlight=False, markup=False).print(f"{out}: {count:,} requests", soft_wrap=True)
+
+
+def _refuse_idle_flags(
+    given: Given, *, lengths: Path | None, sessions: bool, clients: Path | None
+) -> None:
+    """Refuses flags of one kind of trace where another is made.
+
+    Raises:
+        ConfigError: one is given.
+    """
+    if not sessions:
+        given.refuse("turns", "message", "think", "max_context", why="without --sessions")
+    if clients is None:
+        given.refuse("start_s", "duration_s", "rate", why="without --clients")
+    if sessions:
+        given.refuse("prompt", why="with --sessions; give --message")
+    for flag, source in (("--lengths", lengths), ("--clients", clients)):
+        if source is not None:
+            given.refuse("prompt", "output", why=f"with {flag}, which has the lengths")

@@ -13,6 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from engine.core.errors import ConfigError
+from traces.names import nearest
 from traces.schema import MAX_TOKENS, ROOT, TraceRequest
 
 SPELLINGS: Final = "fixed:N, uniform:LOW:HIGH, lognormal:MEAN:CV or geometric:MEAN"
@@ -33,7 +34,8 @@ def draws(name: str, spec: str, rng: np.random.Generator, *, least: float = 1) -
     except ValueError:
         numbers = []
     if wanted.get(kind) != len(texts) or len(numbers) != len(texts):
-        raise ConfigError(f"{name} {spec!r} is unknown; known are {SPELLINGS}")
+        guess = "" if kind in wanted else nearest(kind, wanted)
+        raise ConfigError(f"{name}: unknown value {spec!r}{guess}; known are {SPELLINGS}")
     if not all(0 < number <= MAX_TOKENS for number in numbers):
         raise ConfigError(f"{name} {spec!r}: numbers must be above 0 and at most {MAX_TOKENS}")
     draw: Callable[[], np.ndarray]

@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Annotated, Final
 
-import msgspec
 from msgspec import Meta, Struct
 
 from engine.core.errors import ConfigError
 from traces.arrivals import SPELLINGS, gaps_ns
+from traces.checked import checked
 from traces.formats import Trace
 from traces.schema import TraceRequest
 from traces.transforms import (
@@ -52,17 +52,7 @@ def build_shaping(**settings: object) -> Shaping:
     Raises:
         ConfigError: a setting is unknown or out of range; the message names its flag.
     """
-    try:
-        return msgspec.convert(settings, Shaping)
-    except msgspec.ValidationError as error:
-        raise ConfigError(flag_message(error)) from None
-
-
-def flag_message(error: msgspec.ValidationError) -> str:
-    """What is wrong with a setting, led by its flag."""
-    text, _, path = str(error).partition(" - at `$.")
-    flag = "--" + path.removesuffix("`").rpartition(".")[2].replace("_", "-")
-    return f"{flag}: {text}" if path else text
+    return checked(settings, Shaping)
 
 
 def hash_block_tokens(trace: Trace, shaping: Shaping) -> int:

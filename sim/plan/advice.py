@@ -2,8 +2,9 @@
 
 import math
 
-from sim.plan.result import Candidate, ClauseFigure, PlanResult
-from sim.plan.slo import spell_ms
+from sim.judge import ClauseFigure
+from sim.plan.result import Candidate, PlanResult
+from sim.slo import spell_ms
 
 
 def advice(result: PlanResult) -> str:

@@ -27,12 +27,12 @@ from sim.floors import floors_of
 from sim.plan.crest import crest_of
 from sim.plan.demand import Bools, Demand, demand_of
 from sim.plan.exempt import allowance_of, kept_work, tpot_choices
-from sim.plan.slo import Slo
 from sim.plan.trial import Filter
 from sim.plan.work import RULES, machine_of, work_of
 from sim.pricing import make_cost
 from sim.replay import core_config, memory_of
 from sim.report.figures import Resolved
+from sim.slo import Slo
 from traces.formats import open_trace
 from traces.schema import TraceRequest
 from traces.shaping import hash_block_tokens, shaped

@@ -22,11 +22,13 @@ from sim.flags import (
     WorkerCount,
 )
 from traces.flags import OUTPUT, WORKLOAD, Seed, Strict, TracePath
+from traces.given import Given
 
 SEARCH = "Search"
 
 
 def plan(
+    context: typer.Context,
     trace: TracePath,
     *,
     slo: Annotated[
@@ -149,9 +151,9 @@ def plan(
     from sim.plan.progress import line
     from sim.plan.question import Question, build_crowd
     from sim.plan.render import render
-    from sim.plan.slo import parse_slo
     from sim.plan.table import to_csv
     from sim.report.plan_page import document
+    from sim.slo import parse_slo
     from sim.sweep.axes import Files, parse_settings
     from sim.sweep.cache import Cache, write_atomically
     from sim.sweep.digest import file_digest
@@ -163,6 +165,16 @@ def plan(
     from traces.terminal import exit_on_error
 
     with exit_on_error():
+        given = Given(context)
+        if quick:
+            contradicted = [
+                name
+                for name, on in (("sensitivity", sensitivity), ("autoscaling", autoscaling))
+                if on
+            ]
+            given.refuse("seeds", "window_s", *contradicted, why="with --quick")
+        if not autoscaling:
+            given.refuse("window_s", why="with --no-autoscaling")
         check_outputs(json, csv, html, folder=out or Path("kilburn-plan"), source=trace)
         base = parse_settings(settings or [])
         base.setdefault("model", model)
@@ -188,6 +200,10 @@ def plan(
         found = describe(question)
         if users is None:
             users = found.sessions > 0 and not found.has_arrivals
+        if users:
+            given.refuse("max_replicas", "window_s", why="where users are sized; give --fleet")
+        else:
+            given.refuse("max_users", "watch_s", why="where a fleet is sized; give --users")
         names = [name.strip() for name in hardware.split(",") if name.strip()]
         if not names:
             raise ConfigError("--hardware names nothing; write it as H100 or A100-80,H100")

@@ -12,8 +12,8 @@ import numpy as np
 
 from sim.plan.demand import Bools, Demand, Floats, Ints
 from sim.plan.exempt import Allowance, largest
-from sim.plan.slo import Clause, Slo
 from sim.plan.work import Work
+from sim.slo import Clause, Slo
 
 LENGTH_STEP: Final = 1.5
 """Between the lengths that are looked at."""

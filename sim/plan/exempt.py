@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sim.plan.demand import Bools, Floats
-from sim.plan.slo import Clause, Slo, allowed_misses
+from sim.slo import Clause, Slo, allowed_misses
 
 
 class Allowance(NamedTuple):

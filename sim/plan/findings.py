@@ -7,10 +7,10 @@ from sim.plan.points import OVERRIDE
 from sim.plan.question import Question
 from sim.plan.result import Candidate, Cost, PlanResult, Point, Variant
 from sim.plan.sized import Sized
-from sim.plan.slo import Slo
 from sim.plan.users import PAUSE_NS
 from sim.plan.words import SETTINGS, join, promises
 from sim.report.memory_table import memory_line
+from sim.slo import Slo
 from sim.sweep.render import show_ms
 
 

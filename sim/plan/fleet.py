@@ -6,9 +6,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from sim.judge import Populations
 from sim.plan.bound import BoundFigures
 from sim.plan.desk import Inquiry, Job, sure
-from sim.plan.judge import Populations
 from sim.plan.machines import alone_settings, degrees_of, machine_of, reason_alone
 from sim.plan.points import Price, cost_of, point_of
 from sim.plan.question import Question

@@ -7,12 +7,12 @@ from msgspec.structs import replace
 
 from engine.core.errors import ConfigError
 from sim.hardware import find_hardware
+from sim.judge import Populations
 from sim.models import find_model
 from sim.plan.agents import size_users
 from sim.plan.desk import Desk
 from sim.plan.findings import assumptions_of, findings_of
 from sim.plan.fleet import size_fleet
-from sim.plan.judge import Populations
 from sim.plan.points import price_of
 from sim.plan.question import Question
 from sim.plan.reseeding import reseed

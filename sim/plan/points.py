@@ -6,9 +6,9 @@ from msgspec import Struct
 
 from engine.core.errors import ConfigError
 from sim.hardware import Hardware
-from sim.names import find_name
 from sim.plan.result import Cost, Point
 from sim.plan.trial import Outcome
+from traces.names import find_name
 
 OVERRIDE = "given with --price"
 

@@ -8,8 +8,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-from sim.plan.slo import Slo
+from sim.judge import ClauseFigure
 from sim.report.figures import Hindsight
+from sim.slo import Slo
 from traces.stats import Spread
 
 
@@ -20,19 +21,6 @@ class Reason(Struct, frozen=True, kw_only=True):
     """`no_fit`: the model, or a pool beside it. `rejected`: too many requests can never run. `alone`: misses even on an idle machine.
     `replicas`: not with as many as were allowed. `setting`: one does not apply. `no_users`: not even one."""
     message: str
-
-
-class ClauseFigure(Struct, frozen=True, kw_only=True):
-    """How one promise was kept. Percentiles are by nearest rank over all requests; one that never got an answer counts as infinitely late."""
-
-    name: str
-    limit_ms: float
-    value_ms: float | None
-    """Null: the percentile falls on a request without an answer, or the run was stopped once it could not be kept."""
-    population: int
-    """Requests that the promise covers: for TPOT those of two tokens or more."""
-    misses: int
-    allowed: int
 
 
 class Cost(Struct, frozen=True, kw_only=True):

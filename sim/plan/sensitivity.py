@@ -6,10 +6,11 @@ from msgspec import Struct
 
 from engine.core.errors import ConfigError
 from sim.config import ReplayConfig
+from sim.judge import ClauseFigure
 from sim.plan.desk import Inquiry
 from sim.plan.ladder import Ladder
 from sim.plan.question import Question
-from sim.plan.result import ClauseFigure, Variant
+from sim.plan.result import Variant
 from sim.plan.sized import Sized
 from sim.report.figures import Resolved
 from sim.sweep.axes import Settings, show

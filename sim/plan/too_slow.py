@@ -2,7 +2,8 @@
 
 from sim.cost import StepWork, decode_work
 from sim.hardware import stored_bytes
-from sim.plan.result import ClauseFigure, PlanTrace
+from sim.judge import ClauseFigure
+from sim.plan.result import PlanTrace
 from sim.pricing import make_cost
 from sim.report.figures import Resolved
 from sim.sweep.render import show_ms

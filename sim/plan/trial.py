@@ -9,13 +9,12 @@ from msgspec import Struct
 
 from engine.core.errors import ConfigError, ServeError
 from sim.hindsight import hindsight, totals_of
+from sim.judge import ClauseFigure, Judge, Judgement, Populations
 from sim.ledger import Ledger, State
 from sim.occupancy import Level
-from sim.plan.judge import Judge, Judgement, Populations
-from sim.plan.result import ClauseFigure
-from sim.plan.slo import Slo
 from sim.replay import no_requests, simulate
 from sim.report.figures import Hindsight, Resolved
+from sim.slo import Slo
 from sim.twin import Fleet, Run
 from traces.formats import open_trace
 from traces.schema import ROOT, TraceRequest

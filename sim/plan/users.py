@@ -15,10 +15,10 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from engine.core.errors import ConfigError
-from sim.plan.slo import Slo
 from sim.plan.trial import Filter, Outcome, run_judged
 from sim.replay import no_requests
 from sim.report.figures import Resolved
+from sim.slo import Slo
 from traces.formats import open_trace
 from traces.schema import ROOT, TraceRequest
 from traces.shaping import hash_block_tokens, shaped

@@ -11,9 +11,9 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from sim.plan.slo import Slo
 from sim.plan.trial import Filter, run_judged
 from sim.report.figures import Resolved
+from sim.slo import Slo
 from traces.formats import open_trace
 from traces.schema import TraceRequest
 from traces.shaping import hash_block_tokens, shaped

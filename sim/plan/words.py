@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from sim.plan.slo import Clause, Metric, Slo
+from sim.slo import Clause, Metric, Slo
 from traces.report import numbers
 
 METRICS: Final[dict[Metric, str]] = {

@@ -8,6 +8,7 @@ from msgspec import Struct
 from sim.config import ReplayConfig
 from sim.fitted import Fit
 from sim.hardware import Hardware
+from sim.judge import Goodput
 from sim.models import ModelShape
 from sim.pool import PoolBudget
 from sim.roofline import Efficiency
@@ -230,6 +231,8 @@ class ReplayReport(Struct, frozen=True, kw_only=True):
     over_time: Series
     distributions: Distributions
     lengths: Lengths
+    goodput: Goodput | None = None
+    """Where limits were given."""
     cost: Cost | None
     """Null where the hardware has no price."""
     biases: list[str]

@@ -1,7 +1,8 @@
 """Tables of a plan's page: machines, every point that was simulated, what moves the answer."""
 
+from sim.judge import ClauseFigure
 from sim.plan.findings import machines
-from sim.plan.result import Candidate, ClauseFigure, PlanResult, Point
+from sim.plan.result import Candidate, PlanResult, Point
 from sim.plan.table import is_answer
 from sim.plan.words import SETTINGS, meaning
 from traces.report import numbers

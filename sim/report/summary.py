@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from sim.config import config_hash
 from sim.hindsight import hindsight, totals_of
+from sim.judge import Judge
 from sim.ledger import Ledger, State
 from sim.report.biases import biases
 from sim.report.figures import (
@@ -24,15 +25,16 @@ from sim.report.figures import (
     TraceSummary,
 )
 from sim.report.findings import findings
+from sim.slo import Slo
 from sim.twin import Run
 from traces.formats import Trace
 from traces.shaping import hash_block_tokens
 from traces.stats import SHARES, quantiles, spread
 
 
-def summarise(trace: Trace, run: Run, resolved: Resolved) -> ReplayReport:
-    """What `run`, which has replayed `trace` to its end and met at least one request, is reported as."""
-    ledger = run.ledger
+def summarise(trace: Trace, run: Run, resolved: Resolved, slo: Slo | None = None) -> ReplayReport:
+    """What `run`, which has replayed `trace` to its end and met at least one request, is reported as; with `slo` each request is judged."""
+    ledger, end_ns = run.ledger, run.replicas[0].timeline.end_ns
     latencies = ledger.latencies()
     block_tokens = hash_block_tokens(trace, resolved.settings.shaping)
     report = ReplayReport(
@@ -54,6 +56,7 @@ def summarise(trace: Trace, run: Run, resolved: Resolved) -> ReplayReport:
             e2e_ms=quantiles(latencies.e2e_ms),
         ),
         lengths=_lengths(ledger),
+        goodput=Judge(ledger, end_ns).goodput(slo, end_ns / 1e9) if slo is not None else None,
         cost=_cost(_throughput(run), resolved),
         biases=biases(resolved, trace.format, block_tokens),
     )

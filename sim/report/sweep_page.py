@@ -7,8 +7,8 @@ from typing import Any, Final
 from sim.report.figures import FindingText
 from sim.sweep.axes import Axis, show
 from sim.sweep.effects import along, crossed, figure_of, middles, strongest
-from sim.sweep.findings import METRICS, Shown, findings, goods, points_text, shown_of
-from sim.sweep.result import SweepPoint, SweepResult, good, limited
+from sim.sweep.findings import METRICS, Shown, findings, goods, limits_text, points_text, shown_of
+from sim.sweep.result import GOOD, GOOD_SHARE, SweepPoint, SweepResult
 from traces.report import numbers, svg
 from traces.report.document import (
     Chart,
@@ -188,11 +188,13 @@ def _rates(result: SweepResult) -> Section | None:
         return None
     offered = middles(result, axis, "offered_per_s")
     figures = [("requests_per_s", "Done", "requests/s")]
-    for metric in limited(result.slo):
-        limit = result.slo.limit_ns(metric) if result.slo is not None else None
-        assert limit is not None
-        within = f"{metric.upper()} within {numbers.ms(limit / 1e6)}"
-        figures.append((good(metric), within, "requests/s"))
+    if result.slo is not None:
+        figures.append((GOOD, limits_text(result.slo), "requests/s"))
+        figures += [
+            (shown.figure, shown.title.removesuffix(" / s"), shown.unit)
+            for shown in goods(result)
+            if shown.figure not in (GOOD, GOOD_SHARE)
+        ]
     charts = []
     for figure, title, unit in figures:
         curves = []
@@ -211,7 +213,9 @@ def _rates(result: SweepResult) -> Section | None:
     if not charts:
         return None
     more = (
-        "" if limited(result.slo) else " With --slo ttft_p99=2s those within the limit are drawn."
+        " Good are those that keep every limit at once."
+        if result.slo is not None
+        else " With --slo ttft_p99=2s those within the limit are drawn."
     )
     return Section(
         name="rate",
@@ -251,6 +255,7 @@ def _points(result: SweepResult) -> Section:
         [
             *map(show, point.settings.values()),
             *(column.text(figure_of(point, column.figure)) for column in columns),
+            *([_verdict(point)] if result.slo is not None else []),
             *([point.error or ""] if failed else []),
         ]
         for point in result.points[:MOST_ROWS]
@@ -258,8 +263,9 @@ def _points(result: SweepResult) -> Section:
     heads = [
         *(Column(title=axis.name, text=not _is_number(axis)) for axis in result.axes),
         *(Column(title=column.title, help=column.meaning) for column in columns),
+        *([Column(title="Meets", help=f"whether it keeps {result.slo}", text=True)] if result.slo is not None else []),
         *([Column(title="Why not", text=True)] if failed else []),
-    ]
+    ]  # fmt: skip
     note = ""
     if len(result.points) > MOST_ROWS:
         note = f"The first {MOST_ROWS:,} of {len(result.points):,} points; all are in sweep.csv."
@@ -270,6 +276,10 @@ def _points(result: SweepResult) -> Section:
         lead="Every combination. A press on a heading sorts; the pointer on it tells what it means.",
         parts=[table],
     )
+
+
+def _verdict(point: SweepPoint) -> str:
+    return numbers.NONE if point.meets is None else "yes" if point.meets else "no"
 
 
 def _is_number(axis: Axis) -> bool:
@@ -293,6 +303,8 @@ def _assumptions(result: SweepResult) -> Section:
         for group, facts in groups.items()
     ]
     trace = [Fact(name="file", value=result.trace), Fact(name="SHA-256", value=result.trace_sha256)]
+    if result.slo is not None:
+        trace.append(Fact(name="promised", value=str(result.slo)))
     parts.append(Facts(title="Trace", facts=trace))
     return Section(
         name="assumptions",

@@ -11,11 +11,12 @@ from msgspec import Struct
 
 from engine.core.errors import ConfigError
 from sim.config import ReplayConfig, build_config
-from sim.names import find_name
 from sim.presets import PRESETS, preset
 from sim.pricing import recorded_settings
 from sim.replay import resolve
 from sim.report.figures import Resolved
+from traces.checked import complaint
+from traces.names import find_name
 from traces.shaping import Shaping
 
 MOST_POINTS: Final = 100_000
@@ -47,10 +48,10 @@ def parse_settings(texts: Iterable[str]) -> Settings:
     """
     settings: Settings = {}
     for text in texts:
-        name, value = _split("--set", text)
+        typed, name, value = _split("--set", text)
         if name in settings:
             raise ConfigError(f"--set: {name} is given twice")
-        settings[name] = _value("--set", name, value)
+        settings[name] = _value(f"--set {typed}", name, value)
     return settings
 
 
@@ -62,7 +63,7 @@ def parse_axes(texts: Iterable[str]) -> list[Axis]:
     """
     axes: list[Axis] = []
     for text in texts:
-        name, value = _split("--axis", text)
+        typed, name, value = _split("--axis", text)
         if any(axis.name == name for axis in axes):
             raise ConfigError(f"--axis: {name} is given twice")
         whole = _RANGE.fullmatch(value.strip())
@@ -75,7 +76,7 @@ def parse_axes(texts: Iterable[str]) -> list[Axis]:
             parts: Sequence[str] = [str(n) for n in range(first, last + 1)]
         else:
             parts = value.split(",")
-        values = [_value("--axis", name, part.strip()) for part in parts]
+        values = [_value(f"--axis {typed}", name, part.strip()) for part in parts]
         axes.append(Axis(name, tuple(dict.fromkeys(values))))
     return axes
 
@@ -141,16 +142,18 @@ def show(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _split(flag: str, text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
+def _split(flag: str, text: str) -> tuple[str, str, str]:
+    """The name as typed, the setting that it stands for, and the rest."""
+    typed, equals, value = text.partition("=")
     if not equals:
         raise ConfigError(f"{flag} {text!r}: write NAME=VALUE, such as block_size=16")
-    name = name.strip().replace("-", "_").lower()
+    typed = typed.strip()
+    name = typed.replace("-", "_").lower()
     name = _SHORT.get(name, name)
-    return find_name("setting", name, {known: known for known in _TYPES}, ""), value
+    return typed, find_name("setting", name, {known: known for known in _TYPES}, ""), value
 
 
-def _value(flag: str, name: str, text: str) -> Any:
+def _value(typed: str, name: str, text: str) -> Any:
     plain: object = None if text.lower() in ("none", "null") else text
     kind = _TYPES[name]
     if plain == "on":
@@ -160,4 +163,4 @@ def _value(flag: str, name: str, text: str) -> Any:
     try:
         return msgspec.convert(plain, kind, strict=False)
     except msgspec.ValidationError as error:
-        raise ConfigError(f"{flag} {name}={text}: {error}") from None
+        raise ConfigError(f"{typed}={text}: {complaint(str(error), kind)}") from None

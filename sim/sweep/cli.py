@@ -37,8 +37,8 @@ def sweep(
     slo: Annotated[
         str | None,
         typer.Option(
-            help="Limits on ttft, tpot and e2e, such as ttft_p99=2s,tpot_p99=60ms: counts the requests a second that keep each. "
-            "Percentiles and goodput=SHARE change nothing here.",
+            help="Promises as of `kilburn plan`, such as ttft_p99=2s,tpot_p99=60ms,goodput=95%: counts the requests a second that keep "
+            "all limits at once, and says which points keep the promises.",
             rich_help_panel=WORKLOAD,
         ),
     ] = None,
@@ -65,8 +65,8 @@ def sweep(
     """Replay a trace at every combination of settings, on all cores; interrupt it and it goes on where it was."""
     from rich.console import Console
 
-    from sim.plan.slo import parse_slo
     from sim.report.sweep_page import document
+    from sim.slo import parse_slo
     from sim.sweep.axes import Files, parse_axes, parse_settings
     from sim.sweep.cache import Cache, write_atomically
     from sim.sweep.digest import file_digest

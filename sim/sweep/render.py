@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sim.sweep.axes import show
-from sim.sweep.result import SweepPoint, SweepResult
+from sim.sweep.result import GOOD, GOOD_SHARE, SweepPoint, SweepResult
 
 Figure = float | int | None
 SHOWN_FAILURES: Final = 10
@@ -45,6 +45,8 @@ class _Column(NamedTuple):
     """Only where there is room."""
     is_rare: bool = False
     """Only where it is above 0 somewhere."""
+    yields: bool = False
+    """Makes room for the columns of limits."""
 
 
 _COLUMNS: Final = (
@@ -58,20 +60,23 @@ _COLUMNS: Final = (
     _Column("TTFT p99", "ttft_p99_ms", show_ms),
     _Column("TPOT p50", "tpot_p50_ms", show_ms, is_wide=True),
     _Column("TPOT p99", "tpot_p99_ms", show_ms),
-    _Column("E2E p99", "e2e_p99_ms", show_ms),
-    _Column("preempted", "preemptions", _count, is_rare=True),
-    _Column("busy", "busy_share", _share),
+    _Column("E2E p99", "e2e_p99_ms", show_ms, yields=True),
+    _Column("preempted", "preemptions", _count, is_rare=True, yields=True),
+    _Column("busy", "busy_share", _share, yields=True),
     _Column("prefix hits", "prefix_hit_share", _share, is_rare=True),
 )
+_LIMITS: Final = (_Column("good/s", GOOD, _rate), _Column("good", GOOD_SHARE, _share))
+"""Beside the others, where there are limits."""
 
 
 def render(result: SweepResult, width: int) -> Group:
     """The table and what failed, for a terminal of `width` columns."""
     points = result.points
+    limits = _LIMITS if result.slo is not None else ()
     columns = [
         column
-        for column in _COLUMNS
-        if (not column.is_wide or width >= WIDE)
+        for column in (*_COLUMNS, *limits)
+        if (not (column.is_wide or (column.yields and limits)) or width >= WIDE)
         and (not column.is_rare or any(p.figures and p.figures[column.figure] for p in points))
     ]
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -79,14 +84,20 @@ def render(result: SweepResult, width: int) -> Group:
         table.add_column(axis.name, style="bold")
     for column in columns:
         table.add_column(column.title, justify="right", no_wrap=True)
+    if limits:
+        table.add_column("meets", no_wrap=True)
     for point in points:
         place = [show(value) for value in point.settings.values()]
         if point.figures is None:
             table.add_row(*place, Text("failed", style="red"))
         else:
             cells = [column.shown(point.figures[column.figure]) for column in columns]
-            table.add_row(*place, *cells)
+            verdict = [_verdict(point)] if limits else []
+            table.add_row(*place, *cells, *verdict)
     parts: list[RenderableType] = [table]
+    if limits:
+        said = f"good: requests that keep every limit of {result.slo} at once; meets: the promise as a whole is kept"
+        parts += [Text(""), Text(said, style="dim")]
     failed: dict[str, list[SweepPoint]] = {}
     for point in points:
         if point.error is not None:
@@ -98,6 +109,10 @@ def render(result: SweepResult, width: int) -> Group:
     if len(failed) > SHOWN_FAILURES:
         parts.append(Text(f"and {len(failed) - SHOWN_FAILURES:,} other failures, in the JSON"))
     return Group(*parts)
+
+
+def _verdict(point: SweepPoint) -> Text:
+    return Text("yes", style="green") if point.meets else Text("no", style="yellow")
 
 
 def _failure(points: list[SweepPoint], message: str) -> Text:

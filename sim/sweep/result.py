@@ -2,14 +2,13 @@
 
 import csv
 import io
-from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 from msgspec import Struct
 
-from sim.plan.slo import METRICS, Metric, Slo
 from sim.report.figures import ReplayReport
+from sim.slo import Metric, Slo
 from sim.sweep.axes import Axis, show
 
 FIGURES: Final[dict[str, Callable[[ReplayReport], float | int | None]]] = {
@@ -47,6 +46,10 @@ FIGURES: Final[dict[str, Callable[[ReplayReport], float | int | None]]] = {
     ),
 }
 """What a table says of each point; a point's own file has everything."""
+GOOD: Final = "good_per_s"
+"""Requests a second that keep every limit at once."""
+GOOD_SHARE: Final = "good_share"
+"""Their share of the requests whose outcome is known."""
 
 
 class SweepPoint(Struct, frozen=True, kw_only=True):
@@ -58,6 +61,8 @@ class SweepPoint(Struct, frozen=True, kw_only=True):
     """Name of its file among the points; null where the settings do not go together."""
     config_sha256: str | None
     figures: dict[str, float | int | None] | None
+    meets: bool | None = None
+    """Whether every promise is kept; null without promises or figures."""
     error: str | None
 
 
@@ -73,7 +78,7 @@ class SweepResult(Struct, frozen=True, kw_only=True):
     """Settings of every point, beside the defaults."""
     axes: list[Axis]
     slo: Slo | None = None
-    """Limits that requests are counted against, where there are any."""
+    """Promises that each request is judged against, where there are any."""
     points: list[SweepPoint]
     assumptions: list[str] = []
     """What the figures leave out, in sentences."""
@@ -81,35 +86,26 @@ class SweepResult(Struct, frozen=True, kw_only=True):
     """Every setting, shape, constant and price by its path, as resolved, with the values that it has among the points: one where all agree."""
 
 
-def figures_of(report: ReplayReport, slo: Slo | None = None) -> dict[str, float | int | None]:
-    """The figures of a table; with `slo` also, for each of its metrics, the requests a second that kept the limit."""
+def figures_of(report: ReplayReport) -> dict[str, float | int | None]:
+    """The figures of a table; where requests were judged, also how many a second kept every limit at once, and each by itself."""
     figures = {name: pick(report) for name, pick in FIGURES.items()}
-    for metric in limited(slo):
-        limit_ns = slo.limit_ns(metric) if slo is not None else None
-        assert limit_ns is not None
-        values = getattr(report.distributions, f"{metric}_ms")
-        share = share_within(report.distributions.share, values, limit_ns / 1e6)
-        rate = report.throughput.requests_per_s
-        figures[good(metric)] = None if share is None else rate * share
+    if (kept := report.goodput) is not None:
+        seconds = report.throughput.simulated_s
+        figures[GOOD] = kept.good_per_s
+        figures[GOOD_SHARE] = kept.good_share
+        for metric, count in kept.within.items():
+            figures[good(metric)] = count / seconds if seconds else 0.0
     return figures
 
 
-def limited(slo: Slo | None) -> list[Metric]:
-    """The metrics that have a limit."""
-    return [m for m in METRICS if slo is not None and slo.limit_ns(m) is not None]
+def goods_of(slo: Slo | None) -> list[str]:
+    """Names of the figures that limits bring."""
+    return [GOOD, GOOD_SHARE, *map(good, slo.metrics)] if slo is not None else []
 
 
 def good(metric: Metric) -> str:
-    """Name of the figure: requests a second whose `metric` is within its limit."""
+    """Name of the figure: requests a second whose `metric` is within its limit, whatever their others are."""
     return f"good_{metric}_per_s"
-
-
-def share_within(shares: Sequence[float], values: Sequence[float], limit: float) -> float | None:
-    """The share of a sample that is at most `limit`, from its quantiles: values[i] is what a share of shares[i] does not exceed."""
-    if not values:
-        return None
-    below = bisect_right(values, limit)
-    return shares[below - 1] if below else 0.0
 
 
 def to_csv(result: SweepResult) -> bytes:
@@ -117,12 +113,13 @@ def to_csv(result: SweepResult) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     names = [axis.name for axis in result.axes]
-    shown = [*FIGURES, *map(good, limited(result.slo))]
-    writer.writerow([*names, *shown, "error"])
+    shown = [*FIGURES, *goods_of(result.slo)]
+    verdict = ["meets"] if result.slo is not None else []
+    writer.writerow([*names, *shown, *verdict, "error"])
     for point in result.points:
         figures = point.figures or {}
         cells = [figures.get(name) for name in shown]
-        writer.writerow(
-            [*(show(point.settings[name]) for name in names), *cells, point.error or ""]
-        )
+        told = ["" if point.meets is None else str(point.meets).lower() for _ in verdict]
+        place = [show(point.settings[name]) for name in names]
+        writer.writerow([*place, *cells, *told, point.error or ""])
     return text.getvalue().encode()

@@ -12,9 +12,9 @@ from msgspec import Struct
 
 from engine.core.errors import ConfigError, TraceError
 from sim.config import config_hash
-from sim.plan.slo import Slo
 from sim.replay import replay
 from sim.report.figures import ReplayReport, Resolved
+from sim.slo import Slo
 from sim.sweep.axes import BUILT_IN, Axis, Files, Settings, grid, resolve_settings
 from sim.sweep.cache import Cache
 from sim.sweep.digest import file_digest, key_of
@@ -36,14 +36,16 @@ class Progress(Struct, frozen=True):
     failed: int
 
 
-def replay_point(trace: Path, resolved: Resolved, strict: bool) -> ReplayReport:
+def replay_point(
+    trace: Path, resolved: Resolved, strict: bool, slo: Slo | None = None
+) -> ReplayReport:
     """A worker's job: one replay.
 
     Raises:
         TraceError: a bad row under `strict`, or no request.
         ConfigError: a setting does not fit the trace.
     """
-    return replay(open_trace(trace, strict=strict), resolved)
+    return replay(open_trace(trace, strict=strict), resolved, slo=slo)
 
 
 def sweep(
@@ -65,7 +67,7 @@ def sweep(
         ConfigError: the axes and the base do not go together, or the cache cannot be written.
     """
     digest = file_digest(trace)
-    points = [_Point(settings, axes, digest, files, strict) for settings in grid(base, axes)]
+    points = [_Point(settings, axes, digest, files, strict, slo) for settings in grid(base, axes)]
     num_cached = 0
 
     def tell() -> None:
@@ -82,7 +84,7 @@ def sweep(
             num_cached += 1
             point.end(found)
         else:
-            workers.submit(number, replay_point, trace, point.resolved, strict)
+            workers.submit(number, replay_point, trace, point.resolved, strict, slo)
     tell()
     while ended := workers.wait():
         for number, result in ended:
@@ -96,7 +98,7 @@ def sweep(
         base=base,
         axes=list(axes),
         slo=slo,
-        points=[point.row(slo) for point in points],
+        points=[point.row() for point in points],
         assumptions=list(
             dict.fromkeys(s for p in points if p.report is not None for s in p.report.biases)
         ),
@@ -133,6 +135,7 @@ class _Point:
         trace_sha256: str,
         files: Files,
         strict: bool,
+        slo: Slo | None,
     ) -> None:
         self.place = {axis.name: settings[axis.name] for axis in axes}
         self.resolved: Resolved | None = None
@@ -144,7 +147,10 @@ class _Point:
         except (ConfigError, TraceError) as error:
             self.error = error.message
         else:
-            self.key = key_of("replay", trace_sha256, strict, msgspec.to_builtins(self.resolved))
+            # Other limits are another judgement of each request, and nothing of a report is judged anew.
+            judged = [slo] if slo is not None else []
+            machine = msgspec.to_builtins(self.resolved)
+            self.key = key_of("replay", trace_sha256, strict, machine, *judged)
 
     @property
     def is_done(self) -> bool:
@@ -156,11 +162,13 @@ class _Point:
         else:
             self.report = result
 
-    def row(self, slo: Slo | None) -> SweepPoint:
+    def row(self) -> SweepPoint:
+        kept = self.report.goodput if self.report is not None else None
         return SweepPoint(
             settings=self.place,
             key=self.key or None,
             config_sha256=config_hash(self.resolved) if self.resolved is not None else None,
-            figures=figures_of(self.report, slo) if self.report is not None else None,
+            figures=figures_of(self.report) if self.report is not None else None,
+            meets=kept.meets if kept is not None else None,
             error=self.error,
         )

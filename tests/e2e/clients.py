@@ -22,14 +22,15 @@ async def stay(client: httpx.AsyncClient, body: dict[str, object]) -> tuple[str,
 
 
 async def leave(client: httpx.AsyncClient, body: dict[str, object], num_events: int) -> None:
-    """Closes the connection after some events; of an answer that is not streamed, after as many turns of the loop."""
+    """Closes the connection after some events, one at least; of an answer that is not streamed, after as many hundredths of a second."""
     if body["stream"]:
         async with client.stream("POST", PATH, json=body) as response:
             assert response.status_code == 200
             async for line in response.aiter_lines():
-                num_events -= line.startswith("data: ")
-                if num_events <= 0:
-                    return
+                if line.startswith("data: "):
+                    num_events -= 1
+                    if num_events <= 0:
+                        return
     else:
         with anyio.move_on_after(0.01 * num_events):
             await client.post(PATH, json=body)

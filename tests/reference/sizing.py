@@ -34,16 +34,20 @@ def keeps(ledger, slo):
                 return False
     if slo.goodput is None:
         return True
-    good = 0
-    for number in range(len(ledger)):
-        limits = {}
-        for clause in slo.clauses:
-            limits[clause.metric] = max(clause.limit_ms * 1e6, limits.get(clause.metric, 0))
-        values = {metric: latency_ns(ledger, number, metric) for metric in limits}
-        good += ledger.state[number] == State.DONE and all(
-            value is None or value <= limits[metric] for metric, value in values.items()
-        )
-    return good >= slo.goodput * len(ledger)
+    return sum(is_good(ledger, number, slo) for number in range(len(ledger))) >= slo.goodput * len(
+        ledger
+    )
+
+
+def is_good(ledger, number, slo):
+    """Whether a request of a finished run kept all limits at once, of each metric the widest."""
+    limits = {}
+    for clause in slo.clauses:
+        limits[clause.metric] = max(clause.limit_ms * 1e6, limits.get(clause.metric, 0))
+    values = {metric: latency_ns(ledger, number, metric) for metric in limits}
+    return ledger.state[number] == State.DONE and all(
+        value is None or value <= limits[metric] for metric, value in values.items()
+    )
 
 
 def fewest_replicas(path, machine_of, slo, most):

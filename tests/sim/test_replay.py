@@ -110,7 +110,10 @@ def test_replay_imports_no_torch():
         (["--hardware", "H10O"], "unknown hardware 'H10O' (did you mean H100?)"),
         (["--model", "llama-9"], "unknown model 'llama-9'"),
         (["--block-size", "0"], "--block-size: Expected `int` >= 1"),
-        (["--dtype", "bf17"], "--dtype: Invalid enum value 'bf17'"),
+        (
+            ["--dtype", "bf17"],
+            "--dtype: unknown value 'bf17' (did you mean bf16?); known are fp32, fp16, bf16",
+        ),
         (["--watermark", "1"], "--watermark"),
         (["--token-budget", "9"], "--token-budget (9) must be at least --max-batch (256)"),
         (["--model", "Qwen3-32B", "--hardware", "L4"], "leaves no room for a KV block"),

@@ -3,8 +3,9 @@
 import resource
 
 from engine.core.errors import ConfigError
+from traces.checked import one_of
 from traces.client.figures import BenchSettings
-from traces.client.target import Endpoint
+from traces.client.target import ENDPOINTS, Endpoint
 
 
 def check_settings(settings: BenchSettings, tokens_per_word: float | None) -> Endpoint:
@@ -24,11 +25,7 @@ def check_settings(settings: BenchSettings, tokens_per_word: float | None) -> En
         raise ConfigError(f"--temperature must be from 0 to 2, not {settings.temperature:g}")
     if settings.warm_up < 0:
         raise ConfigError(f"--warm-up must be 0 or more, not {settings.warm_up}")
-    if settings.endpoint == "completions":
-        return "completions"
-    if settings.endpoint == "chat":
-        return "chat"
-    raise ConfigError(f"--endpoint must be completions or chat, not {settings.endpoint!r}")
+    return one_of("--endpoint", settings.endpoint, ENDPOINTS)
 
 
 def raise_open_files() -> None:

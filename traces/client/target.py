@@ -15,6 +15,7 @@ from engine.core.errors import ConfigError
 from traces.client.prompts import WORDS, Yardstick
 
 Endpoint = Literal["completions", "chat"]
+ENDPOINTS: Final[tuple[Endpoint, ...]] = ("completions", "chat")
 _PATHS: Final = {"completions": "/v1/completions", "chat": "/v1/chat/completions"}
 _SHOWN: Final = 200
 

@@ -5,8 +5,11 @@ from typing import Annotated
 
 import typer
 
+from traces.given import Given
+
 
 def inspect(
+    context: typer.Context,
     recording: Annotated[
         Path,
         typer.Argument(
@@ -37,6 +40,8 @@ def inspect(
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
     with exit_on_error():
+        if html is not None:
+            Given(context).refuse("port", why="beside --html, which serves nothing")
         check_outputs(html, source=recording)
         found = look(recording, partial=partial)
         walk = Walk(recording, found)

@@ -17,9 +17,9 @@ from sim.plan import bound as bound_module
 from sim.plan.bound import least_of
 from sim.plan.demand import demand_of
 from sim.plan.exempt import allowance_of
-from sim.plan.slo import Clause, Slo, parse_slo
 from sim.pricing import make_cost
 from sim.replay import simulate
+from sim.slo import Clause, Slo, parse_slo
 from sim.sweep.axes import resolve_settings
 from traces.schema import ROOT, TraceRequest
 

@@ -127,8 +127,8 @@ def test_the_first_lines_are_the_answer_its_cost_and_how_sure(kilburn, bursts):
 
 def test_users_are_asked_for_where_sessions_have_no_arrivals(kilburn, tmp_path):
     trace = str(write_sessions(tmp_path / "s.jsonl"))
-    args = [trace, "--slo", "ttft_p90=1s", "--hardware", "L4", "--watch-s", "60", "--quick"]
-    result = kilburn(*args, "--max-users", "4")
+    args = [trace, "--slo", "ttft_p90=1s", "--hardware", "L4", "--quick"]
+    result = kilburn(*args, "--max-users", "4", "--watch-s", "60")
     assert result.exit_code == 0, result.output
     assert "can work at once on 1 x L4" in words(result.output)
     fleet = kilburn(*args, "--arrivals", "every:5")

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine.core.errors import ConfigError
-from sim.plan.judge import Populations
+from sim.judge import Populations
 from sim.plan.machines import alone_settings
 from sim.plan.reseeding import at_least
 from sim.plan.result import PlanTrace

@@ -9,7 +9,7 @@ from sim.plan.desk import Desk
 from sim.plan.planner import describe
 from sim.plan.planner import plan as run
 from sim.plan.question import Question, build_crowd
-from sim.plan.slo import parse_slo
+from sim.slo import parse_slo
 from sim.sweep.axes import BUILT_IN
 from sim.sweep.cache import Cache
 from sim.sweep.digest import file_digest

@@ -12,7 +12,7 @@ from sim.report.sweep_page import document
 from sim.sweep.cli import sweep as command
 from sim.sweep.effects import along, crossed, effect, extremes, figure_of
 from sim.sweep.findings import findings
-from sim.sweep.result import SweepResult, share_within
+from sim.sweep.result import SweepResult
 from tests.sim.report.crowd import crowd
 from traces.report.document import Charts, Facts, Heats, Table
 from traces.report.html import page
@@ -25,7 +25,14 @@ def swept(tmp_path_factory):
     app = typer.Typer()
     app.command()(command)
     args = ["--axis", "block_size=16,32", "--axis", "rate=1,4", "--axis", "max_batch=8,4096"]
-    args += ["--set", "num_blocks=40", "--set", "watermark=0", "--slo", "ttft_p99=500ms"]
+    args += [
+        "--set",
+        "num_blocks=40",
+        "--set",
+        "watermark=0",
+        "--slo",
+        "ttft_p99=500ms,tpot_p50=12ms",
+    ]
     out = ["--out", str(folder / "out"), "--html", str(folder / "own.html"), "--workers", "1"]
     result = CliRunner().invoke(app, [str(crowd(folder)), *args, *out])
     assert result.exit_code == 1, result.output
@@ -91,7 +98,7 @@ def test_every_axis_point_and_assumption_is_there(swept):
     assert len(table.rows) == len(result.points)
     assert sum(bool(row[-1]) for row in table.rows) == 4
     facts = [fact for part in parts(made, Facts) for fact in part.facts]
-    assert len(facts) == len(result.assumed) + 2
+    assert len(facts) == len(result.assumed) + 3
     block = next(fact for fact in facts if fact.name == "block size" and fact.why == "an axis")
     assert block.value == "16, 32"
     heat = parts(made, Heats)[0].heats[0]
@@ -107,16 +114,15 @@ def test_every_axis_point_and_assumption_is_there(swept):
 def test_goodput_is_never_more_than_what_is_done(swept):
     _, result = swept
     (drawn,) = [c for c in parts(document(result, []), Charts) if c.name == "goodput"]
-    done, kept = drawn.charts
-    for a, b in zip(done.curves[:-1], kept.curves[:-1], strict=True):
-        assert all(y <= most + 1e-9 for y, most in zip(b.y, a.y, strict=True))
-    assert any(b.y != a.y for a, b in zip(done.curves[:-1], kept.curves[:-1], strict=True))
-
-
-def test_share_within_a_limit_is_read_off_the_quantiles():
-    shares, values = [0.0, 0.5, 1.0], [10.0, 20.0, 40.0]
-    assert [share_within(shares, values, x) for x in (5, 10, 25, 40, 99)] == [0.0, 0.0, 0.5, 1, 1]
-    assert share_within(shares, [], 5) is None
+    done, kept, *each = drawn.charts
+    assert (len(each), kept.title) == (2, "TTFT within 500 ms and TPOT within 12 ms")
+    for more, less in [(done, kept), *((one, kept) for one in each)]:
+        pairs = list(zip(more.curves[:-1], less.curves[:-1], strict=True))
+        for a, b in pairs:
+            assert all(y <= most + 1e-9 for y, most in zip(b.y, a.y, strict=True))
+        assert any(b.y != a.y for a, b in pairs)
+    (said,) = (f for f in findings(result) if f.code == "good_per_s")
+    assert "of 4 points keep" in said.sentence
 
 
 def test_a_sweep_without_axes_or_figures_has_a_page(swept):

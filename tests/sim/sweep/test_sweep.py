@@ -13,7 +13,9 @@ import typer
 from typer.testing import CliRunner
 
 import sim.sweep.digest
-from sim.replay import replay
+from sim.replay import replay, replay_in_full
+from sim.report.requests import Rows
+from sim.slo import parse_slo
 from sim.sweep import runner
 from sim.sweep.axes import parse_axes, resolve_settings
 from sim.sweep.cache import Cache
@@ -75,6 +77,59 @@ def test_what_is_cached_is_not_computed_again(tmp_path, monkeypatch):
     assert [point.settings.shaping.rate_scale for point in computed] == [3.0]
     assert (seen[0].cached, seen[-1].done, seen[-1].total) == (2, 3, 3)
     assert again.points[0].figures == first.points[1].figures
+
+
+def test_other_limits_are_another_judgement_and_never_that_of_the_cache(tmp_path, monkeypatch):
+    cache = Cache(tmp_path)
+    spelled = (None, "ttft=2s", "ttft=1us", "ttft=2s,tpot=1us", "ttft_p10=1us,goodput=1%")
+    limits = [text and parse_slo(text) for text in spelled]
+
+    def judged(slo, cache):
+        with Workers(1) as workers:
+            return sweep(SAMPLE, {}, AXES[:1], workers=workers, cache=cache, slo=slo)
+
+    fresh = [encode_figures(judged(slo, Cache(None))) for slo in limits]
+    assert [encode_figures(judged(slo, cache)) for slo in limits] == fresh
+    monkeypatch.setattr(runner, "replay_point", None)
+    assert [encode_figures(judged(slo, cache)) for slo in limits] == fresh
+    found = [judged(slo, cache).points[0] for slo in limits]
+    assert "good_per_s" not in found[0].figures
+    assert found[0].meets is None
+    assert found[1].figures["good_per_s"] == found[1].figures["requests_per_s"] > 0
+    assert (found[1].meets, found[2].meets, found[4].meets) == (True, False, False)
+    assert found[2].figures["good_per_s"] == 0
+    assert found[3].figures["good_per_s"] < found[3].figures["good_ttft_per_s"]
+
+
+def test_goodput_is_that_of_the_rows_of_each_request(tmp_path):
+    slo = parse_slo("ttft_p50=2s,tpot_p90=100ms,e2e=20s,goodput=40%")
+    kept = []
+    for scale in (1.0, 40.0):
+        resolved = resolve_settings({"rate_scale": scale, "hardware": "L4", "num_blocks": 200})
+        report, done = replay_in_full(open_trace(SAMPLE), resolved, slo=slo)
+        rows = list(csv.DictReader(Rows(done.ledger).lines()))
+        limits = {"ttft_ms": 2e3, "tpot_ms": 100, "e2e_ms": 2e4}
+        good = [
+            row["state"] == "done"
+            and all(not row[name] or float(row[name]) <= limit for name, limit in limits.items())
+            for row in rows
+        ]
+        assert (report.goodput.good, report.goodput.judged) == (sum(good), len(rows))
+        assert report.goodput.good_per_s == sum(good) / report.throughput.simulated_s
+        kept.append(report.goodput.good)
+    assert len(set(kept)) > 1
+
+
+def test_a_share_of_good_requests_decides_as_in_a_plan(kilburn, tmp_path):
+    for share, verdict in (("", "true"), (",goodput=100%", "false")):
+        out = tmp_path / f"o{share}"
+        limit = f"ttft_p50=10s,tpot_p1=60ms{share}"
+        found = kilburn("--axis", "hardware=L4", "--slo", limit, "--out", str(out))
+        assert found.exit_code == 0, found.output
+        (row,) = csv.DictReader((out / "sweep.csv").read_text().splitlines())
+        assert row["meets"] == verdict
+        assert float(row["good_per_s"]) <= float(row["good_tpot_per_s"])
+        assert "every limit of ttft_p50=10s" in found.output
 
 
 def test_other_code_or_another_trace_is_another_key(tmp_path, monkeypatch):

@@ -151,7 +151,10 @@ def test_run_is_laid_over_a_prediction(tmp_path):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("--endpoint", "embeddings"), "--endpoint must be completions or chat"),
+        (
+            ("--endpoint", "embeddings"),
+            "--endpoint: unknown value 'embeddings'; known are completions, chat",
+        ),
         (("--timeout-s", "0"), "--timeout-s must be above 0"),
         (("--rate-scale", "-1"), "--rate-scale"),
         (("--against", "t.jsonl"), "this is no JSON of"),

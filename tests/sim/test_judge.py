@@ -5,10 +5,10 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sim.judge import Judge, Populations
 from sim.ledger import NEVER, Ledger, State
-from sim.plan.judge import Judge, Populations
-from sim.plan.slo import Clause, Slo
-from tests.reference.sizing import keeps, latency_ns
+from sim.slo import Clause, Slo
+from tests.reference.sizing import is_good, keeps, latency_ns
 
 MS = 10**6
 END = 10_000 * MS
@@ -76,6 +76,49 @@ def test_a_judgement_is_that_of_plain_python(rows, slo):
             at = known[len(known) - figure.allowed - 1]
             assert figure.value_ms == (at / MS if at < math.inf else None)
             assert (figure.misses <= figure.allowed) == (at <= clause.limit_ns)
+
+
+several = st.builds(
+    lambda *limits: Slo(
+        clauses=tuple(
+            Clause(metric=metric, percentile=99.0, limit_ms=float(limit))
+            for metric, limit in zip(("ttft", "tpot", "e2e"), limits, strict=True)
+        )
+    ),
+    st.integers(10, 50), st.integers(10, 50), st.integers(60, 200),
+)  # fmt: skip
+
+
+@given(requests, slos | several)
+def test_goodput_is_a_count_of_requests_judged_one_by_one(rows, slo):
+    ledger = ledger_at(rows, END)
+    kept = Judge(ledger, END).goodput(slo, 4.0)
+    good = sum(is_good(ledger, number, slo) for number in range(len(ledger)))
+    assert (kept.good, kept.judged, kept.good_per_s) == (good, len(ledger), good / 4)
+    assert kept.good_share == good / len(ledger)
+    assert kept.meets == keeps(ledger, slo)
+    for metric in slo.metrics:
+        only = Slo(clauses=tuple(c for c in slo.clauses if c.metric == metric))
+        assert kept.within[metric] == sum(is_good(ledger, n, only) for n in range(len(ledger)))
+        assert kept.within[metric] >= kept.good
+
+
+def test_nine_of_ten_within_each_limit_can_be_eight_of_ten_within_both():
+    ledger = Ledger()
+    for number in range(10):
+        request = ledger.arrive(0, 1, 2)
+        first = 3 * MS if number == 0 else MS
+        ledger.first_token(request, first)
+        ledger.end(request, first + (20 * MS if number == 1 else 5 * MS), done=True)
+    clauses = tuple(
+        Clause(metric=metric, percentile=90.0, limit_ms=limit)
+        for metric, limit in (("ttft", 2.0), ("tpot", 10.0))
+    )
+    kept = Judge(ledger, END).goodput(Slo(clauses=clauses, goodput=0.9), 1.0)
+    assert (kept.within, kept.good, kept.good_share) == ({"ttft": 9, "tpot": 9}, 8, 0.8)
+    assert [clause.misses <= clause.allowed for clause in kept.clauses] == [True, True]
+    assert not kept.meets
+    assert Judge(ledger, END).goodput(Slo(clauses=clauses, goodput=0.8), 1.0).meets
 
 
 @given(requests, slos, st.integers(0, 2000))

@@ -45,6 +45,11 @@ class Slo(Struct, frozen=True, kw_only=True):
     goodput: float | None = None
     """This share of the requests must keep the limits of all clauses at once."""
 
+    @property
+    def metrics(self) -> list[Metric]:
+        """Those that have a limit, in the order of `METRICS`."""
+        return [m for m in METRICS if any(clause.metric == m for clause in self.clauses)]
+
     def limit_ns(self, metric: Metric) -> int | None:
         """What a single request must keep to count as good: the widest of the metric's limits; None where it has none."""
         limits = [clause.limit_ns for clause in self.clauses if clause.metric == metric]

@@ -8,11 +8,11 @@ import math
 from typing import NamedTuple, assert_never
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.ledger import NEVER, Ledger, State
-from sim.plan.result import ClauseFigure
-from sim.plan.slo import METRICS, Clause, Metric, Slo, allowed_misses
+from sim.slo import METRICS, Clause, Metric, Slo, allowed_misses
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -30,13 +30,50 @@ class Populations(NamedTuple):
         return self.with_tpot if metric == "tpot" else self.requests
 
 
+class ClauseFigure(Struct, frozen=True, kw_only=True):
+    """How one promise was kept. Percentiles are by nearest rank over all requests; one that never got an answer counts as infinitely late."""
+
+    name: str
+    limit_ms: float
+    value_ms: float | None
+    """Null: the percentile falls on a request without an answer, or the run was stopped once it could not be kept."""
+    population: int
+    """Requests that the promise covers: for TPOT those of two tokens or more."""
+    misses: int
+    allowed: int
+
+
+class Goodput(Struct, frozen=True, kw_only=True):
+    """How promises were kept, each request judged against all limits at once."""
+
+    slo: Slo
+    meets: bool
+    """Every promise is kept, the share among them."""
+    judged: int
+    """Requests of which it is known: those still open and not late yet count neither way."""
+    good: int
+    """Of those, the ones that kept every limit at once."""
+    good_share: float | None
+    good_per_s: float
+    """Over the simulated time."""
+    within: dict[Metric, int]
+    """By metric, the requests that kept its limit, whatever became of the others: `good` is at most the least of them."""
+    clauses: list[ClauseFigure]
+
+
 class Judgement(NamedTuple):
     """Of a run that is over."""
 
     clauses: list[ClauseFigure]
     meets: bool
-    good_share: float | None
+    judged: int
+    good: int
     undecided: int
+
+    @property
+    def good_share(self) -> float | None:
+        """Of those judged, the ones that kept every limit at once; None where none was judged."""
+        return self.good / self.judged if self.judged else None
 
 
 class Judge:
@@ -117,13 +154,31 @@ class Judge:
         """How all promises stand."""
         clauses = [self.figure(clause) for clause in slo.clauses]
         good, known = self.good(slo)
-        population = int(np.count_nonzero(known))
-        share = float(np.count_nonzero(good)) / population if population else None
+        judged = int(np.count_nonzero(known))
+        num_good = int(np.count_nonzero(good))
         meets = all(clause.misses <= clause.allowed for clause in clauses)
-        if slo.goodput is not None and share is not None:
-            meets = meets and share >= slo.goodput
+        if slo.goodput is not None and judged:
+            meets = meets and num_good / judged >= slo.goodput
         undecided = int(np.count_nonzero(self._counts & ~known))
-        return Judgement(clauses, meets, share, undecided)
+        return Judgement(clauses, meets, judged, num_good, undecided)
+
+    def goodput(self, slo: Slo, seconds: float) -> Goodput:
+        """The same, in requests a second over so long."""
+        judgement = self.judge(slo)
+        within: dict[Metric, int] = {}
+        for metric in slo.metrics:
+            only = Slo(clauses=tuple(c for c in slo.clauses if c.metric == metric))
+            within[metric] = int(np.count_nonzero(self.good(only)[0]))
+        return Goodput(
+            slo=slo,
+            meets=judgement.meets,
+            judged=judgement.judged,
+            good=judgement.good,
+            good_share=judgement.good_share,
+            good_per_s=judgement.good / seconds if seconds else 0.0,
+            within=within,
+            clauses=judgement.clauses,
+        )
 
     def is_hopeless(self, slo: Slo, most: Populations) -> bool:
         """Whether the promises cannot be kept any more, whatever becomes of the requests that are open or still to come."""
