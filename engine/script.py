@@ -27,13 +27,3 @@ def scripted_tokens(
     """Tokens in [1, vocab_size) from (seed, position). Shapes [n], [n] -> [n] int32."""
     x = mix(seeds, positions.astype(np.uint64))
     return (np.uint64(1) + x % np.uint64(vocab_size - 1)).astype(np.int32)
-
-
-def scripted_answer(
-    prompt: NDArray[np.int32], num_tokens: int, vocab_size: int = 256, index: int = 0
-) -> list[int]:
-    """What a `ScriptedExecutor` without `answer` generates after `prompt`: the reference that streams are compared with."""
-    seeds = np.full(num_tokens, seed_of(prompt, index), np.uint64)
-    positions = np.arange(len(prompt), len(prompt) + num_tokens, dtype=np.int32)
-    tokens: list[int] = scripted_tokens(seeds, positions, vocab_size).tolist()
-    return tokens

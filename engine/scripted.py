@@ -53,7 +53,7 @@ class ScriptedExecutor:
             vocab_size: tokens are drawn from 0 to this, exclusive.
             answer: what to say; without it tokens are drawn pseudo-randomly from 1 to `vocab_size` - 1.
             end_token: what follows an answer's last token.
-            pace: called in the worker thread during each step: sleep there, advance a virtual clock, or hold a `Gate`.
+            pace: called in the worker thread during each step: sleep there, advance a virtual clock, or wait to be let go.
             step_fault: an error to raise instead of computing this plan; `ExecutorError` fails the step only.
             row_fault: (request, position of the token to sample) to the message of a failure of that row alone.
             move_pace: called in the copying thread during each transfer, with whether it goes out.

@@ -14,8 +14,8 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from engine.core.arrays import Bools
 from engine.core.errors import TraceError
+from sim.arrays import Bools, Floats
 from sim.cost import StepWork, by_stretches, growing_context
 from sim.recorded_steps import RecordedStep, read_steps
 from traces.recording import RecordingReader
@@ -34,7 +34,6 @@ UNUSUAL: Final = 3.0
 LEAST_UNUSUAL: Final = 0.1
 """and at least so far."""
 
-Floats = NDArray[np.float64]
 
 PLAIN: Final = ("step", "sample", "chunk", "decode_context", "chunk_context", "chunk_pair")
 _CONTEXT: Final = PLAIN.index("decode_context")

@@ -9,14 +9,10 @@ from typing import NamedTuple, assert_never
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
+from sim.arrays import Bools, Floats, Ints
 from sim.ledger import NEVER, Ledger, State
 from sim.slo import METRICS, Clause, Metric, Slo, allowed_misses
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 class Populations(NamedTuple):

@@ -3,13 +3,12 @@
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from engine.core.errors import ConfigError
 from sim.cost import CostModel
 from sim.fitted import Fit, FittedCost, fit_recording
 from sim.report.figures import Resolved
 from sim.roofline import Roofline
 from sim.step_table import StepTable, TableCost, load_step_table
-from traces.names import unknown
+from traces.names import UnknownNameError, unknown
 from traces.recording import RecordingReader
 
 KINDS: Final = ("roofline", "fitted:RECORDING", "table:FILE.csv")
@@ -33,7 +32,7 @@ def _split(cost: str) -> tuple[str, Path | None]:
     kind, _, file = cost.partition(":")
     if (kind == "roofline" and not file) or (kind in ("fitted", "table") and file):
         return kind, Path(file) if file else None
-    raise ConfigError(f"--cost: {unknown('value', cost, KINDS)}")
+    raise UnknownNameError(f"--cost: {unknown('value', cost, KINDS)}")
 
 
 def load_source(cost: str) -> Source:

@@ -18,11 +18,10 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from engine.core.errors import ConfigError
+from sim.arrays import Floats
 from sim.cost import StepWork, by_stretches, growing_context
 
 COLUMNS: Final = ("decodes", "decode_context", "chunk_tokens", "step_us")
-
-Floats = NDArray[np.float64]
 
 
 class StepTable(Struct, frozen=True, kw_only=True):

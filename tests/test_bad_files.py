@@ -182,7 +182,7 @@ def test_brackets_in_names_are_text_and_no_markup(
         ("trace", "convert", trace, "[bold]t.jsonl"),
         ("replay", trace, "--record", "[bold]r.jsonl"),
         ("inspect", "[bold]r.jsonl", "--html", "[bold]i.html"),
-        ("sweep", trace, "--workers", "1", "--axis", "model=[/bold]x"),
+        ("sweep", trace, "--workers", "1", "--axis", "cost=roofline,table:[/bold]x"),
     ):
         told = CliRunner().invoke(app, list(args))
         assert told.exit_code == (args[0] == "sweep"), told.output

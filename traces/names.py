@@ -9,6 +9,10 @@ from engine.core.errors import ConfigError
 T = TypeVar("T")
 
 
+class UnknownNameError(ConfigError):
+    """A name, or a word of a flag, that stands for nothing."""
+
+
 def _plain(name: str) -> str:
     return "".join(c for c in name.casefold() if c.isalnum())
 
@@ -30,7 +34,7 @@ def find_name(kind: str, name: str, table: Mapping[str, T], hint: str) -> T:
     """The table's entry for `name`, exact or equal but for case, spaces and punctuation.
 
     Raises:
-        ConfigError: no such entry, in the words of `unknown`.
+        UnknownNameError: no such entry, in the words of `unknown`.
     """
     if name in table:
         return table[name]
@@ -38,4 +42,4 @@ def find_name(kind: str, name: str, table: Mapping[str, T], hint: str) -> T:
     for known, entry in table.items():
         if _plain(known) == wanted:
             return entry
-    raise ConfigError(unknown(kind, name, table, hint))
+    raise UnknownNameError(unknown(kind, name, table, hint))

@@ -11,15 +11,22 @@ from typing import Final
 from traces.schema import MAX_ARRIVAL_NS, ROOT, BadRow, Row, TraceRequest
 
 WINDOW: Final = 16_384
+_YEAR_NS: Final = 365.25 * 86_400e9
+_STRAY_YEARS: Final = 10
+"""Rows so long before the bulk of a trace did not arrive then: an empty time was written as the year 1, or as 1970."""
+_Waiting = tuple[int, int, TraceRequest]
+"""When a row comes, its place in the file, the row."""
 
 
 def in_order(rows: Iterable[Row], window: int = WINDOW) -> Iterator[Row]:
     """Yields requests by arrival, those of one instant in file order; bad rows pass as they come.
 
-    A file in order comes out in file order. O(log window) each.
+    A file in order comes out in file order. Rows that stand years before the bulk of the first `window` are bad themselves, so that the
+    others are not measured by them. O(log window) each.
     """
-    heap: list[tuple[int, int, TraceRequest]] = []
+    heap: list[_Waiting] = []
     newest: int | None = None
+    settled = False
     comes_ns = 0
     session = ROOT
     for place, row in enumerate(rows):
@@ -31,6 +38,9 @@ def in_order(rows: Iterable[Row], window: int = WINDOW) -> Iterator[Row]:
         session = row.session
         if newest is not None and comes_ns < newest:
             late_ms = (newest - comes_ns) / 1e6
+            if newest - comes_ns > _STRAY_YEARS * _YEAR_NS:
+                yield _stray(row, newest - comes_ns, "rows above it")
+                continue
             message = (
                 f"the row arrives {late_ms:g} ms before one that stands more than {window} rows above; "
                 "sort the file first"
@@ -39,11 +49,39 @@ def in_order(rows: Iterable[Row], window: int = WINDOW) -> Iterator[Row]:
             continue
         heapq.heappush(heap, (comes_ns, place, row))
         if len(heap) > window:
+            if not settled:
+                settled = True
+                yield from _take_strays(heap)
+                if len(heap) <= window:
+                    continue
             newest, _, oldest = heapq.heappop(heap)
             yield oldest
+    if not settled:
+        yield from _take_strays(heap)
     heap.sort()
     for _, _, row in heap:
         yield row
+
+
+def _take_strays(heap: list[_Waiting]) -> Iterator[BadRow]:
+    """Takes the rows that stand years before the bulk out of the heap, as bad rows; of two groups as large, the later one is the bulk."""
+    heap.sort()
+    start, bulk = 0, range(0)
+    for end in range(1, len(heap) + 1):
+        if end == len(heap) or heap[end][0] - heap[end - 1][0] > _STRAY_YEARS * _YEAR_NS:
+            if end - start >= len(bulk):
+                bulk = range(start, end)
+            start = end
+    for comes_ns, _, row in heap[: bulk.start]:
+        yield _stray(row, heap[bulk.start][0] - comes_ns, f"{len(bulk):,} others")
+    del heap[: bulk.start]
+
+
+def _stray(row: TraceRequest, early_ns: int, whom: str) -> BadRow:
+    message = (
+        f"the row arrives {early_ns / _YEAR_NS:,.0f} years before {whom}: its time cannot be right"
+    )
+    return BadRow(row.line, "bad_timestamp", message)
 
 
 def usable(rows: Iterable[Row]) -> Iterator[Row]:
@@ -61,7 +99,7 @@ def usable(rows: Iterable[Row]) -> Iterator[Row]:
         if origin_ns is None:
             origin_ns = row.arrival_ns
         if row.arrival_ns - origin_ns > MAX_ARRIVAL_NS:
-            years = (row.arrival_ns - origin_ns) / (365.25 * 86_400e9)
+            years = (row.arrival_ns - origin_ns) / _YEAR_NS
             message = f"the row arrives {years:,.0f} years after the first, expected at most 146"
             yield BadRow(row.line, "bad_timestamp", message)
             continue

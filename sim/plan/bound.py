@@ -23,9 +23,10 @@ from engine.core.ids import RequestId
 from engine.core.limits import limit_of
 from engine.core.plan import Rejected, Request
 from engine.core.scheduler import Scheduler
+from sim.arrays import Bools
 from sim.floors import floors_of
 from sim.plan.crest import crest_of
-from sim.plan.demand import Bools, Demand, demand_of
+from sim.plan.demand import Demand, demand_of
 from sim.plan.exempt import allowance_of, kept_work, tpot_choices
 from sim.plan.trial import Filter
 from sim.plan.work import RULES, machine_of, work_of

@@ -144,6 +144,7 @@ def plan(
     from rich.console import Console
 
     from engine.core.errors import ConfigError
+    from sim.hardware import find_hardware
     from sim.plan.desk import Desk
     from sim.plan.planner import describe
     from sim.plan.planner import plan as run
@@ -155,7 +156,7 @@ def plan(
     from sim.report.plan_page import document
     from sim.slo import parse_slo
     from sim.sweep.axes import Files, parse_settings
-    from sim.sweep.cache import Cache, write_atomically
+    from sim.sweep.cache import Cache, write_result
     from sim.sweep.digest import file_digest
     from sim.sweep.folder import folders_of, stem_of
     from sim.sweep.workers import Workers
@@ -197,6 +198,11 @@ def plan(
             with_sensitivity=sensitivity and not quick,
             with_autoscaling=autoscaling and not quick,
         )
+        names = [name.strip() for name in hardware.split(",") if name.strip()]
+        if not names:
+            raise ConfigError("--hardware names nothing; write it as H100 or A100-80,H100")
+        for name in names:
+            find_hardware(name, hardware_file)
         found = describe(question)
         if users is None:
             users = found.sessions > 0 and not found.has_arrivals
@@ -204,9 +210,6 @@ def plan(
             given.refuse("max_replicas", "window_s", why="where users are sized; give --fleet")
         else:
             given.refuse("max_users", "watch_s", why="where a fleet is sized; give --users")
-        names = [name.strip() for name in hardware.split(",") if name.strip()]
-        if not names:
-            raise ConfigError("--hardware names nothing; write it as H100 or A100-80,H100")
         prices = parse_prices(price or [], names)
         asked = question.asked(names, prices, users=users)
         folder, points = folders_of(out, "kilburn-plan", [stem_of(trace), "+".join(names)], asked)
@@ -217,17 +220,10 @@ def plan(
         except KeyboardInterrupt:
             typer.echo(f"interrupted; what is done is in {points}: run it again to go on", err=True)
             raise typer.Exit(130) from None
-        figures, table = encode_figures(result), to_csv(result)
-        for path in (folder / "plan.json", json):
-            if path is not None:
-                write_atomically(path, figures)
-        for path in (folder / "plan.csv", csv):
-            if path is not None:
-                write_atomically(path, table)
+        write_result(encode_figures(result), folder / "plan.json", json)
+        write_result(to_csv(result), folder / "plan.csv", csv)
         text = page(document(result, ["plan.json", "plan.csv"])).encode()
-        for path in (folder / "plan.html", html):
-            if path is not None:
-                write_atomically(path, text)
+        write_result(text, folder / "plan.html", html)
     Console(highlight=False, markup=False).print(render(result))
     typer.echo(f"\nwritten to {folder}: plan.html to read, plan.json and plan.csv for programs")
     if result.best is None:

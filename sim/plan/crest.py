@@ -10,7 +10,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from sim.plan.demand import Bools, Demand, Floats, Ints
+from sim.arrays import Bools, Floats, Ints
+from sim.plan.demand import Demand
 from sim.plan.exempt import Allowance, largest
 from sim.plan.work import Work
 from sim.slo import Clause, Slo

@@ -10,13 +10,9 @@ from collections.abc import Iterable
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
+from sim.arrays import Bools, Floats, Ints
 from traces.schema import ROOT, TraceRequest
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 
 
 class Demand(Struct, frozen=True, kw_only=True):

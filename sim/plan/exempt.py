@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sim.plan.demand import Bools, Floats
+from sim.arrays import Bools, Floats
 from sim.slo import Clause, Slo, allowed_misses
 
 

@@ -236,13 +236,13 @@ def _settings(best: Candidate, variants: list[Variant]) -> list[str]:
         count = abs(variant.change)
         return f"{place} ({count} {'more' if variant.change > 0 else 'fewer'})"
 
-    moved = [v for v in variants if v.change != 0]
-    if not moved:
-        return [f"None of {len(variants)} changed settings moves the answer by a {unit}."]
-    still = len(variants) - len(moved)
-    return [
-        f"What moves the answer, in {unit}s: {', '.join(said(v) for v in moved)}; {still} other changes do not."
-    ]
+    run = [v for v in variants if v.was_run]
+    moved = [v for v in run if v.change != 0]
+    found = f"None of {len(run)} changed settings moves the answer by a {unit}."
+    if moved:
+        found = f"What moves the answer, in {unit}s: {', '.join(said(v) for v in moved)}; {len(run) - len(moved)} other changes do not."
+    refused = [said(v) for v in variants if not v.was_run]
+    return [f"{found} Could not be tried: {', '.join(refused)}." if refused else found]
 
 
 def _not_monotone(candidate: Candidate) -> list[str]:

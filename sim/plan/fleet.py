@@ -58,9 +58,10 @@ def size_fleet(question: Question, hardware: str, price: Price, trace: PlanTrace
 def _spread_wider(
     question: Question, sized: Sized, degree: int, price: Price, trace: PlanTrace
 ) -> Inquiry[Sized]:
-    """The answer, or that of replicas spread over more devices, as long as that takes fewer of them in all.
+    """The answer, or that of replicas spread over more devices, where that takes fewer of them in all. Every degree is tried that could.
 
-    A replica of twice the devices reads its weights in half the time and has more than twice the pool, so it can be worth more than two.
+    A replica of twice the devices reads its weights in half the time and has more than twice the pool, so it can be worth more than two. One degree that
+    takes no fewer says nothing of the next: round robin can give all long prompts to one of two replicas, and a single one shares them.
     """
     hardware = sized.candidate.hardware
     for wider in degrees_of(question):
@@ -76,7 +77,7 @@ def _spread_wider(
                 break
             [probe] = yield [question.trial(with_replicas(machine, room), question.most)]
             if not sure(probe).meets:
-                break
+                continue
         idle = question.machine(hardware=hardware, tensor_parallel=wider, **alone_settings(trace))
         [result] = yield [question.trial(idle)]
         other = yield from _fewest(question, machine, price, sure(result))

@@ -91,7 +91,7 @@ def _variant_cells(variant: Variant, num_clauses: int) -> Iterator[str]:
     yield f"{variant.setting}={variant.value}"
     yield variant.base
     if variant.answer is None:
-        yield "none"
+        yield "none" if variant.was_run else "-"
     else:
         yield (
             f"{variant.answer:,} ({variant.change:+d})" if variant.change else f"{variant.answer:,}"

@@ -141,6 +141,11 @@ class Variant(Struct, frozen=True, kw_only=True):
     reason: str | None
     """Why there is no answer."""
 
+    @property
+    def was_run(self) -> bool:
+        """Whether there was anything to simulate; else the setting does not go with the others."""
+        return bool(self.clauses)
+
 
 class Candidate(Struct, frozen=True, kw_only=True):
     """One kind of machine."""

@@ -64,7 +64,7 @@ def changes_for(sized: Sized) -> list[Change]:
         routers = ["round-robin", "least-loaded"]
         add("router", *routers, *(["prefix-aware"] if sized.alone.hashed else []))
     add("kv_dtype", "fp8")
-    if paged and base.beam_width is None and base.max_batch >= base.num_sequences + 1:
+    if paged and base.beam_width is None:
         add("num_sequences", base.num_sequences + 1)
     if paged and base.num_sequences == 1:
         add("beam_width", 2 * (base.beam_width or 1))

@@ -18,8 +18,9 @@ from typing import Final, Literal
 import numpy as np
 from msgspec import Struct
 
+from sim.arrays import Floats, Ints
 from sim.floors import StepFloor
-from sim.plan.demand import Demand, Floats, Ints
+from sim.plan.demand import Demand
 from sim.report.figures import Resolved
 
 Rule = Literal["rows", "tokens", "pool", "time"]

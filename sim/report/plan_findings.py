@@ -207,7 +207,7 @@ def _rates(sentence: str, result: PlanResult) -> Shown:
 
 
 def _settings(sentence: str, result: PlanResult) -> Shown:
-    others = [v for v in _best(result).sensitivity if v.setting != "rate_scale"]
+    others = [v for v in _best(result).sensitivity if v.setting != "rate_scale" and v.was_run]
     moved = sum(v.change != 0 for v in others)
     share = moved / max(1, len(others))
     return (

@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from sim.ledger import NEVER, Ledger, State
 from traces.report import numbers
@@ -28,8 +27,6 @@ _STATES: Final = {
     State.REJECTED: "rejected",
     State.FAILED: "failed",
 }
-
-Floats = NDArray[np.float64]
 
 
 class Rows:

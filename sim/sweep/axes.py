@@ -15,6 +15,7 @@ from sim.presets import PRESETS, preset
 from sim.pricing import recorded_settings
 from sim.replay import resolve
 from sim.report.figures import Resolved
+from traces.arrivals import gaps_ns
 from traces.checked import complaint
 from traces.names import find_name
 from traces.shaping import Shaping
@@ -160,6 +161,8 @@ def _value(typed: str, name: str, text: str) -> Any:
         plain = "true"
     elif plain == "off":
         plain = "false"
+    if name == "arrivals" and plain is not None:
+        gaps_ns(text, 0)
     try:
         return msgspec.convert(plain, kind, strict=False)
     except msgspec.ValidationError as error:

@@ -33,6 +33,17 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
 
 
+def write_result(data: bytes, path: Path, copy: Path | None) -> None:
+    """The file of an answer's folder, and a copy where somebody wants one.
+
+    Raises:
+        ConfigError: one cannot be written.
+    """
+    write_atomically(path, data)
+    if copy is not None:
+        write_atomically(copy, data)
+
+
 class Cache:
     """JSON of Structs, by key; without a folder it keeps nothing."""
 

@@ -1,6 +1,6 @@
 """`kilburn sweep`: flags to axes, a progress bar, the table. Heavy imports wait until the command runs; none is torch.
 
-Exit codes: 0 ok; 1 some points failed, and the table says why; 2 a setting or a file is wrong; 3 a fault of ours; 130 interrupted.
+Exit codes: 0 ok; 1 some points failed, and the table says why; 2 a setting or a file is wrong, or no point can run; 3 a fault of ours; 130 interrupted.
 """
 
 from pathlib import Path
@@ -68,7 +68,7 @@ def sweep(
     from sim.report.sweep_page import document
     from sim.slo import parse_slo
     from sim.sweep.axes import Files, parse_axes, parse_settings
-    from sim.sweep.cache import Cache, write_atomically
+    from sim.sweep.cache import Cache, write_result
     from sim.sweep.digest import file_digest
     from sim.sweep.folder import folders_of, stem_of
     from sim.sweep.progress import bar
@@ -110,17 +110,10 @@ def sweep(
         except KeyboardInterrupt:
             typer.echo(f"interrupted; what is done is in {points}: run it again to go on", err=True)
             raise typer.Exit(130) from None
-        figures, table = encode_figures(result), to_csv(result)
-        for path in (folder / "sweep.json", json):
-            if path is not None:
-                write_atomically(path, figures)
-        for path in (folder / "sweep.csv", csv):
-            if path is not None:
-                write_atomically(path, table)
+        write_result(encode_figures(result), folder / "sweep.json", json)
+        write_result(to_csv(result), folder / "sweep.csv", csv)
         text = page(document(result, ["sweep.json", "sweep.csv"])).encode()
-        for path in (folder / "sweep.html", html):
-            if path is not None:
-                write_atomically(path, text)
+        write_result(text, folder / "sweep.html", html)
     console = Console(highlight=False, markup=False)
     console.print(render(result, console.width))
     count = f"{len(result.points):,} point{'s' * (len(result.points) != 1)}"

@@ -12,15 +12,17 @@ from msgspec import Struct
 
 from engine.core.errors import ConfigError, TraceError
 from sim.config import config_hash
-from sim.replay import replay
+from sim.replay import no_requests, replay
 from sim.report.figures import ReplayReport, Resolved
 from sim.slo import Slo
-from sim.sweep.axes import BUILT_IN, Axis, Files, Settings, grid, resolve_settings
+from sim.sweep.axes import BUILT_IN, Axis, Files, Settings, grid, resolve_settings, show
 from sim.sweep.cache import Cache
 from sim.sweep.digest import file_digest, key_of
 from sim.sweep.result import SweepPoint, SweepResult, figures_of
 from sim.sweep.workers import Failure, Workers
 from traces.formats import open_trace
+from traces.names import UnknownNameError
+from traces.shaping import shaped
 
 _MOST_VALUES: Final = 64
 """Of one setting, beside each other; more are not listed."""
@@ -64,7 +66,7 @@ def sweep(
 
     Raises:
         TraceError: the trace cannot be read.
-        ConfigError: the axes and the base do not go together, or the cache cannot be written.
+        ConfigError: the axes and the base do not go together, no point can be run, a name is unknown, or the cache cannot be written.
     """
     digest = file_digest(trace)
     points = [_Point(settings, axes, digest, files, strict, slo) for settings in grid(base, axes)]
@@ -76,6 +78,8 @@ def sweep(
             failed = sum(point.error is not None for point in points)
             watch(Progress(len(points), done, num_cached, failed))
 
+    _refuse_hopeless(points)
+    pending: list[tuple[int, Resolved]] = []
     for number, point in enumerate(points):
         if point.resolved is None:
             continue
@@ -84,7 +88,11 @@ def sweep(
             num_cached += 1
             point.end(found)
         else:
-            workers.submit(number, replay_point, trace, point.resolved, strict, slo)
+            pending.append((number, point.resolved))
+    if pending:
+        _check_trace(trace, [resolved for _, resolved in pending], strict)
+    for number, resolved in pending:
+        workers.submit(number, replay_point, trace, resolved, strict, slo)
     tell()
     while ended := workers.wait():
         for number, result in ended:
@@ -104,6 +112,36 @@ def sweep(
         ),
         assumed=_assumed([p.resolved for p in points if p.resolved is not None]),
     )
+
+
+def _refuse_hopeless(points: Sequence["_Point"]) -> None:
+    """Raises ConfigError where no point is a machine: then there is nothing to compare."""
+    if all(point.resolved is None for point in points):
+        first = points[0]
+        place = ",".join(f"{name}={show(value)}" for name, value in first.place.items())
+        where = f"none of the {len(points):,} points can run; {place}: " if len(points) > 1 else ""
+        raise ConfigError(f"{where}{first.error}")
+
+
+def _check_trace(trace: Path, machines: Sequence[Resolved], strict: bool) -> None:
+    """That the trace has a request and, unless each machine's settings supply them, arrival times; under `strict`, that all its rows are good.
+
+    Raises:
+        TraceError: it has no request, or a bad row.
+        ConfigError: it has no times.
+    """
+    source = open_trace(trace, strict=strict)
+    requests = source.requests()
+    if next(requests, None) is None:
+        raise no_requests(source)
+    if strict:
+        for _ in requests:
+            pass
+    timeless = [
+        each.settings.shaping for each in machines if each.settings.shaping.arrivals is None
+    ]
+    if len(timeless) == len(machines):
+        shaped(source, timeless[0])
 
 
 def _assumed(machines: Sequence[Resolved]) -> dict[str, list[Any]]:
@@ -144,6 +182,8 @@ class _Point:
         self.key = ""
         try:
             self.resolved = resolve_settings(settings, files)
+        except UnknownNameError:
+            raise
         except (ConfigError, TraceError) as error:
             self.error = error.message
         else:

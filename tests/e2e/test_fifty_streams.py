@@ -12,15 +12,15 @@ from engine.chat import ChatTemplate
 from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig
 from engine.core.plan import Plan
 from engine.executor import NewSequence, Sampled
-from engine.gate import Gate
 from engine.loop import Engine
 from engine.runner import TorchRunner, build_runner
-from engine.script import scripted_answer
 from engine.tokenizer import Codec
 from engine.weights.load import load_model
 from gateway.engine import Served
 from tests.e2e.clients import leave, stay
+from tests.engine.gate import Gate
 from tests.gateway.live import live, scripted, wait_until_free
+from tests.reference.scripted import scripted_answer
 
 NUM_CLIENTS = 50
 

@@ -3,10 +3,10 @@
 import pytest
 
 from engine.core.plan import Plan
-from engine.gate import Gate
 from gateway.tenants import load_tenants
 from tests.e2e.browser import keep_picture, needs_browser, page_of, until
 from tests.e2e.load import slow, streaming
+from tests.engine.gate import Gate
 from tests.gateway.live import live, scripted, wait_until_free
 
 pytestmark = needs_browser

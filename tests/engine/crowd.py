@@ -11,8 +11,8 @@ from msgspec import Struct, field
 from engine.core.errors import CapacityError, RequestError
 from engine.loop import Engine
 from engine.requests import Delta, FinishReason
-from engine.script import scripted_answer
 from tests.engine.toy import generation, spelled
+from tests.reference.scripted import scripted_answer
 
 VOCABULARY = 30
 

@@ -1,6 +1,5 @@
-"""An engine that runs while a test talks to it, and holds what its threads do."""
+"""An engine that runs while a test talks to it."""
 
-import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -18,23 +17,6 @@ async def running(engine: Engine) -> AsyncIterator[None]:
         tasks.start_soon(engine.run)
         yield
         engine.stop()
-
-
-class MoveGate:
-    """Holds transfers in one direction until it is opened."""
-
-    def __init__(self, *, out: bool) -> None:
-        self._out = out
-        self.entered = threading.Event()
-        self._opened = threading.Event()
-
-    def __call__(self, out: bool) -> None:
-        if out == self._out:
-            self.entered.set()
-            self._opened.wait()
-
-    def open(self) -> None:
-        self._opened.set()
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from engine.core.errors import CapacityError, ConfigError, ExecutorError, RequestError
-from engine.gate import Gate
 from engine.requests import Delta, FinishReason
-from engine.script import scripted_answer
+from tests.engine.gate import Gate
 from tests.engine.running import running
 from tests.engine.toy import (
     END,
@@ -24,6 +23,7 @@ from tests.engine.toy import (
     tokens_of,
     toy_engine,
 )
+from tests.reference.scripted import scripted_answer
 
 
 def model_threads() -> list[str]:

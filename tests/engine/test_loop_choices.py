@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 
 from engine.core.errors import ExecutorError, RequestError
-from engine.gate import Gate
 from engine.requests import Delta, FinishReason
-from engine.script import scripted_answer
+from tests.engine.gate import Gate
 from tests.engine.running import running
 from tests.engine.toy import core_config, generation, read, scripted, spelled, toy_engine
+from tests.reference.scripted import scripted_answer
 
 PROMPT = [3, 1, 4, 1, 5, 9]
 

@@ -5,9 +5,8 @@ import anyio.lowlevel
 import numpy as np
 import pytest
 
-from engine.gate import Gate
 from engine.requests import FinishReason
-from engine.script import scripted_answer
+from tests.engine.gate import Gate
 from tests.engine.running import running
 from tests.engine.toy import (
     core_config,
@@ -20,6 +19,7 @@ from tests.engine.toy import (
     tokens_of,
     toy_engine,
 )
+from tests.reference.scripted import scripted_answer
 
 
 class Hands:

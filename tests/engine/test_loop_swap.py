@@ -7,10 +7,9 @@ import pytest
 from engine.core.errors import ConfigError, ExecutorError
 from engine.core.journal import Commit, Transferred
 from engine.core.log import Preempted, SwapEnded, SwapStarted
-from engine.gate import Gate
 from engine.requests import FinishReason
-from engine.script import scripted_answer
-from tests.engine.running import MoveGate, running, until
+from tests.engine.gate import Gate, MoveGate
+from tests.engine.running import running, until
 from tests.engine.toy import (
     core_config,
     generation,
@@ -20,6 +19,7 @@ from tests.engine.toy import (
     text_of,
     toy_engine,
 )
+from tests.reference.scripted import scripted_answer
 from traces.recording import RecordingReader
 from traces.recording_writer import RecordingWriter
 

@@ -10,13 +10,13 @@ import pytest
 
 from engine.core.journal import Commit, Transferred
 from engine.executor import SamplingParams
-from engine.gate import Gate
 from engine.loop import Engine
 from engine.requests import Generation
 from engine.runner import TorchRunner, build_runner
 from engine.transfers import HostPool
 from engine.weights.load import LoadedModel, load_model
-from tests.engine.running import MoveGate, running, said, until
+from tests.engine.gate import Gate, MoveGate
+from tests.engine.running import running, said, until
 from tests.engine.tiny import VOCABULARY, Tiny, own_model_cache, write_tiny
 from tests.engine.toy import SpellingCodec, core_config, read
 from traces.recording import RecordingReader

@@ -8,9 +8,9 @@ from engine.core.ids import RequestId
 from engine.core.plan import Plan, Request, Results
 from engine.core.scheduler import Scheduler
 from engine.executor import NewSequence, SamplingParams
-from engine.script import scripted_answer
 from engine.scripted import ScriptedExecutor
 from tests.engine.toy import core_config, scripted
+from tests.reference.scripted import scripted_answer
 
 I32 = np.int32
 

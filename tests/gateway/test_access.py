@@ -11,8 +11,8 @@ import openai
 import pytest
 
 from engine.core.plan import Plan
-from engine.gate import Gate
 from gateway.tenants import Tenant, Tenants, digest_of
+from tests.engine.gate import Gate
 from tests.gateway.live import live, scripted, wait_until, wait_until_free
 from tests.gateway.test_bad_input import error_of
 from tests.gateway.test_metrics import scrape

@@ -5,8 +5,8 @@ from typing import Any
 import httpx
 import pytest
 
-from engine.script import scripted_answer
 from tests.gateway.live import live, scripted, wait_until_free
+from tests.reference.scripted import scripted_answer
 from tests.reference.strict_sse import DONE, read_events
 
 CHAT = "/v1/chat/completions"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from engine.gate import Gate
+from tests.engine.gate import Gate
 from tests.gateway.live import (
     live,
     raw_post,
@@ -131,7 +131,7 @@ def test_client_that_leaves_while_it_sends_its_body_costs_nothing() -> None:
     with live(scripted()) as client:
         host, port = client.base_url.host, client.base_url.port
         assert port is not None
-        with socket.create_connection((host, port), timeout=20) as connection:
+        with socket.create_connection((host, port), timeout=60) as connection:
             connection.sendall(
                 b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 99\r\n\r\n{"
             )
@@ -150,7 +150,7 @@ def test_client_that_reads_nothing_is_cut_off_while_others_go_on() -> None:
         hangups.register(stalled, select.POLLERR)
         other = read_events(client.post("/v1/completions", json=body).content)
         assert len(text_of(other)) == 120 * 65536
-        assert hangups.poll(10_000), "the stalled connection was not reset"
+        assert hangups.poll(60_000), "the stalled connection was not reset"
         wait_until_free(client)
 
 

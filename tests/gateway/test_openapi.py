@@ -61,7 +61,7 @@ api = schemathesis.openapi.from_dict(DOCUMENT).exclude(path="/live")
 def test_whatever_the_document_allows_or_forbids_is_answered_as_it_says(
     client: httpx.Client, case: Any
 ) -> None:
-    response = case.call(base_url=str(client.base_url), timeout=10)
+    response = case.call(base_url=str(client.base_url), timeout=60)
     case.validate_response(response, checks=CHECKS)
     if response.status_code >= 400 and case.method != "HEAD":
         body = json.loads(response.content)

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from engine.gate import Gate
+from tests.engine.gate import Gate
 from tests.gateway.live import live, scripted, wait_until_free
 
 

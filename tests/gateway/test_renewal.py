@@ -11,6 +11,7 @@ from engine.core.errors import ConfigError
 from gateway.renewal import reread
 from gateway.tenants import Tenant, Tenants, digest_of, load_tenants
 from tests.gateway.live import live, scripted, wait_until, wait_until_free
+from tests.gateway.standstill import StandStill
 from tests.gateway.test_access import bearer
 from tests.gateway.test_metrics import scrape
 from tests.gateway.test_server import STREAM, outcome, process
@@ -31,14 +32,17 @@ def status(client: httpx.Client, key: str) -> int:
 
 
 def test_next_request_has_the_new_keys_and_who_runs_goes_on() -> None:
-    tenants = one("alice", OLD)
-    with live(scripted(tenants=tenants)) as client:
+    tenants, pace = one("alice", OLD), StandStill()
+    served = scripted(tenants=tenants, pace=pace)
+    pace.num_open = lambda: served.engine.num_open
+    with live(served) as client:
         body = STREAM | {"max_tokens": 200}
         with client.stream("POST", COMPLETIONS, json=body, headers=bearer(OLD)) as stream:
             wait_until(client, running=1)
             tenants.renew(one("bob", NEW, per_minute=2))
             assert status(client, OLD) == 401
             assert [status(client, NEW) for _ in range(3)] == [200, 200, 429]
+            pace.open()
             events = read_events(b"".join(stream.iter_bytes()))
         assert finishes(events) == ["length"]
         assert events[-1] == DONE
@@ -88,13 +92,13 @@ def test_hangup_reads_the_file_again(tmp_path: Path) -> None:
     file = tmp_path / "keys.toml"
     file.write_text(f'[[tenants]]\nname = "alice"\nkey = "{OLD}"\n')
     with (
-        process(drain_s=5, key_file=file) as (server, url),
-        httpx.Client(base_url=url, timeout=20) as client,
+        process(drain_s=60, key_file=file) as (server, url),
+        httpx.Client(base_url=url, timeout=60) as client,
     ):
         assert (status(client, OLD), status(client, NEW)) == (200, 401)
         file.write_text(f'[[tenants]]\nname = "alice"\nkey = ["{OLD}", "{NEW}"]\n')
         server.send_signal(signal.SIGHUP)
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while status(client, NEW) != 200:
             assert time.monotonic() < deadline
         assert status(client, OLD) == 200

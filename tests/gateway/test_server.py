@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from engine.core.errors import ConfigError
-from gateway.server import bind, url_of
+from gateway.server import LAST_WORDS_S, bind, url_of
 from tests.gateway.live import gateway_config, live, scripted
 from tests.reference.strict_sse import DONE, finishes, read_events
 
@@ -29,6 +29,8 @@ def process(
     piece_bytes: int = 0,
     key_file: Path | None = None,
     max_queue: int = 1024,
+    stand_still: bool = False,
+    last_words_s: int = LAST_WORDS_S,
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server in a process of its own, and its URL."""
     command = [
@@ -36,6 +38,8 @@ def process(
         "-m",
         "tests.gateway.serve_scripted",
         f"--max-queue={max_queue}",
+        f"--last-words-s={last_words_s}",
+        *(["--stand-still"] if stand_still else []),
         "--",
         str(drain_s),
         str(crash_at_rows),
@@ -57,9 +61,9 @@ def wait_until_refused(url: str) -> None:
     """Connects until the server takes no more connections: it has noticed that it is to end.
 
     Raises:
-        AssertionError: it still does after thirty seconds.
+        AssertionError: it still does after a minute.
     """
-    address, deadline = httpx.URL(url), time.monotonic() + 30
+    address, deadline = httpx.URL(url), time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
             socket.create_connection((address.host, address.port or 0), 20).close()
@@ -70,7 +74,7 @@ def wait_until_refused(url: str) -> None:
 
 def outcome(server: subprocess.Popen[str]) -> tuple[int, str]:
     """Exit code and standard error."""
-    _, errors = server.communicate(timeout=20)
+    _, errors = server.communicate(timeout=60)
     return server.returncode, errors
 
 
@@ -97,7 +101,7 @@ def test_address_is_told_as_clients_write_it() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signal_lets_running_streams_finish_and_exits_with_0(number: signal.Signals) -> None:
-    with process(drain_s=20) as (server, url), httpx.Client(base_url=url, timeout=20) as client:
+    with process(drain_s=60) as (server, url), httpx.Client(base_url=url, timeout=60) as client:
         with client.stream("POST", "/v1/completions", json=STREAM | {"max_tokens": 60}) as stream:
             raw = stream.iter_bytes()
             first = next(raw)
@@ -109,7 +113,7 @@ def test_signal_lets_running_streams_finish_and_exits_with_0(number: signal.Sign
 
 
 def test_signal_takes_no_new_requests() -> None:
-    with process(drain_s=20) as (server, url), httpx.Client(base_url=url, timeout=20) as client:
+    with process(drain_s=60) as (server, url), httpx.Client(base_url=url, timeout=60) as client:
         with client.stream("POST", "/v1/completions", json=STREAM | {"max_tokens": 60}) as stream:
             raw = stream.iter_bytes()
             next(raw)
@@ -125,8 +129,8 @@ def test_signal_takes_no_new_requests() -> None:
 def test_streams_that_outlast_the_drain_end_with_a_reason(num_signals: int) -> None:
     drain_s = 0.2 if num_signals == 1 else 60
     with (
-        process(drain_s=drain_s) as (server, url),
-        httpx.Client(base_url=url, timeout=20) as client,
+        process(drain_s=drain_s, stand_still=True) as (server, url),
+        httpx.Client(base_url=url, timeout=60) as client,
     ):
         with client.stream("POST", "/v1/completions", json=STREAM) as stream:
             raw = stream.iter_bytes()
@@ -146,8 +150,8 @@ def test_dying_model_runner_ends_each_stream_with_an_error_and_the_process_with_
     None
 ):
     with (
-        process(drain_s=20, crash_at_rows=2) as (server, url),
-        httpx.Client(base_url=url, timeout=20) as client,
+        process(drain_s=20, crash_at_rows=2, stand_still=True) as (server, url),
+        httpx.Client(base_url=url, timeout=60) as client,
     ):
         with client.stream("POST", "/v1/completions", json=STREAM) as stream:
             raw = stream.iter_bytes()

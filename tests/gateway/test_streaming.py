@@ -7,7 +7,7 @@ import pytest
 
 from engine.core.errors import ExecutorError
 from engine.core.plan import Plan
-from engine.gate import Gate
+from tests.engine.gate import Gate
 from tests.gateway.live import live, scripted, wait_until, wait_until_free
 from tests.reference.strict_sse import DONE, finishes, read_events, text_of
 

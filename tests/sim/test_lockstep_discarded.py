@@ -15,7 +15,6 @@ import pytest
 from engine.core.log import Ended, Preempted, Record, SwapEnded, SwapStarted
 from engine.core.plan import Finish
 from engine.requests import Delta, FinishReason
-from engine.script import scripted_answer
 from sim.lockstep import replay_lockstep
 from tests.engine.toy import (
     core_config,
@@ -26,6 +25,7 @@ from tests.engine.toy import (
     text_of,
     toy_engine,
 )
+from tests.reference.scripted import scripted_answer
 from tests.sim.desk_drive import (
     ALL_FAIL,
     GONE_FAIL,

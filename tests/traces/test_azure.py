@@ -226,3 +226,20 @@ def test_the_public_hour_reads_as_its_description_says(shared_traces):
     assert max(row.num_prompt for row in rows) == 14_050
     assert round(rows[-1].arrival_ns / 1e9, 2) == 3501.72
     assert [row.line for row in rows] == list(range(2, 19_368))
+
+
+@pytest.mark.parametrize("empty", ["0001-01-01 00:00:00", "1970-01-01T00:00:00Z"])
+@pytest.mark.parametrize("place", [0, 1, 3])
+def test_a_time_that_stands_for_none_is_bad_alone(empty, place):
+    lines = [f"2023-11-16 18:15:{second:02}.0,10,5" for second in (46, 48, 49)]
+    lines.insert(place, f"{empty},10,5")
+    rows, trace = load(HEADER + "\n".join(lines).encode())
+    assert [row.arrival_ns for row in rows] == [0, 2 * 10**9, 3 * 10**9]
+    (bad,) = trace.bad_rows
+    assert (bad.line, bad.code) == (place + 2, "bad_timestamp")
+    years = "2,023" if empty.startswith("0001") else "54"
+    assert bad.message == (
+        f"the row arrives {years} years before 3 others: its time cannot be right"
+    )
+    with pytest.raises(TraceError, match=f"line {place + 2}: the row arrives {years} years"):
+        load(HEADER + "\n".join(lines).encode(), strict=True)

@@ -46,6 +46,36 @@ def test_a_trace_is_read_no_further_ahead_than_the_window():
         assert read == given_out + 10
 
 
+AGE = 60 * 366 * 86_400 * 10**9
+
+
+@pytest.mark.parametrize("window", [3, 4, 5, 100])
+@pytest.mark.parametrize("strays", [[1], [2], [6], [1, 4], [2, 8], [9]])
+def test_rows_of_another_age_are_bad_wherever_they_stand(strays, window):
+    rows = [
+        TraceRequest(line, 0 if line in strays else AGE + 10 * line, 1, 1) for line in range(1, 10)
+    ]
+    out = list(usable(in_order(rows, window)))
+    bad = [(row.line, row.code) for row in out if isinstance(row, BadRow)]
+    assert sorted(bad) == [(line, "bad_timestamp") for line in strays]
+    good = [row.line for row in out if isinstance(row, TraceRequest)]
+    assert good == [line for line in range(1, 10) if line not in strays]
+
+
+def test_a_window_that_loses_strays_still_sorts():
+    times = [0, AGE + 30, AGE + 40, AGE + 20, AGE + 50]
+    rows = [TraceRequest(line, time, 1, 1) for line, time in enumerate(times, start=1)]
+    assert [row.line for row in in_order(rows, 2)] == [1, 4, 2, 3, 5]
+
+
+def test_the_larger_part_of_a_trace_is_its_age():
+    rows = [TraceRequest(line, 0 if line < 4 else AGE, 1, 1) for line in range(1, 6)]
+    assert [row.line for row in usable(in_order(rows)) if isinstance(row, TraceRequest)] == [
+        *(1, 2, 3),
+        *(4, 5),
+    ], "rows that follow decades later are kept, as long as they fit the clock"
+
+
 def turn(line, session, number, after, at=0):
     return TraceRequest(line, at, 1, 1, NO_HASHES, session, number, after)
 

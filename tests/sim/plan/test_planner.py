@@ -11,8 +11,6 @@ from sim.judge import Populations
 from sim.plan.machines import alone_settings
 from sim.plan.reseeding import at_least
 from sim.plan.result import PlanTrace
-from sim.plan.sensitivity import changes_for
-from sim.plan.sized import Sized
 from sim.plan.trial import run_trial
 from sim.plan.windows import Windows, fewest_by_window
 from sim.sweep.axes import Files, resolve_settings
@@ -174,14 +172,6 @@ def test_what_cannot_be_done_says_which_bound_it_meets(bursts, slo, changes, cod
     assert any(message in sentence for sentence in result.findings)
 
 
-def test_a_model_that_does_not_fit_one_device_is_spread_over_several(bursts):
-    result = plan(question(bursts, "e2e_p99=60s", settings={"model": "Qwen3-32B"}), ["L4"])
-    [candidate] = result.candidates
-    assert candidate.tensor_parallel == 4
-    assert candidate.devices == 4 * (candidate.replicas or 0)
-    assert "(4 x L4)" in result.findings[0]
-
-
 def test_the_cheapest_wins_and_prices_decide(bursts):
     asked = question(bursts, "ttft_p99=2s", settings={"tensor_parallel": 1})
     dear = plan(asked, ["L4", "H100"], {"L4": 50.0, "H100": 1.0})
@@ -287,24 +277,6 @@ def test_whole_plans_do_not_depend_on_workers_or_cache(bursts, tmp_path):
     assert seen == [] or seen[-1].cached == seen[-1].done, "nothing was simulated again"
 
 
-def test_reseeding_and_sensitivity_tell_what_moves_the_answer(bursts):
-    asked = question(
-        bursts, "ttft_p99=1s", settings={"tensor_parallel": 1}, seeds=8, with_sensitivity=True
-    )
-    [candidate] = plan(asked).candidates
-    again = candidate.reseeding
-    assert again is not None
-    assert 0 <= again.holds <= again.holds_with_one_more <= again.seeds == 8
-    assert (again.suggested == candidate.replicas) == (again.holds >= 0.95 * 8)
-    variants = {(v.setting, v.value): v for v in candidate.sensitivity}
-    more = variants["rate_scale", "1.5"]
-    assert more.change is None or more.change >= 0
-    assert len({v.setting for v in candidate.sensitivity}) >= 10
-    for variant in candidate.sensitivity:
-        assert variant.meets_at_answer == all(c.misses <= c.allowed for c in variant.clauses)
-        assert (variant.answer is None) == (variant.reason is not None)
-
-
 @pytest.mark.parametrize(
     ("changes", "hardware", "message"),
     [
@@ -364,37 +336,3 @@ def test_a_slow_machine_has_its_requests_alone_however_long_they_take(tmp_path):
     alone_ms = candidate.alone.e2e_ms
     assert (alone_ms.max or 0) > 1200e3
     assert alone_ms.max == alone_ms.p50
-
-
-@pytest.mark.parametrize(
-    ("given", "axis"),
-    [({}, "utilisation"), ({"num_blocks": 2000}, "num_blocks"), ({"kv_gb": 4.0}, "kv_gb")],
-)
-def test_every_machine_has_its_pool_varied_and_its_requests_widened(bursts, given, axis):
-    asked = question(bursts, "ttft_p99=9s", settings={"tensor_parallel": 1, **given})
-    machine = machine_of(1, **given)
-    alone = run_trial(bursts, machine, asked.slo, False, False, None)
-    sized = Sized(plan(asked).candidates[0], machine, alone)
-    changes = {(change.setting, change.value) for change in changes_for(sized)}
-    pools = {name for name, _ in changes} & {"utilisation", "num_blocks", "kv_gb"}
-    assert pools == {axis}
-    assert {("num_sequences", 2), ("beam_width", 2), ("preemption", "auto")} <= changes
-
-
-def test_replicas_are_spread_over_more_devices_where_fewer_do_in_all(tmp_path):
-    """Two L4 read the weights in 32 of 36 ms, so they can batch little; four need half of that."""
-    trace = tmp_path / "t.csv"
-    rows = (f"2023-11-16 18:00:00.{n:03},300,60\n" for n in range(90))
-    trace.write_text(COLUMNS + "".join(rows))
-    slo = "tpot_p99=36ms"
-    devices = {}
-    for degree in (2, 4, 8):
-        asked = question(trace, slo, settings={"tensor_parallel": degree}, max_replicas=24)
-        [candidate] = plan(asked).candidates
-        devices[degree] = candidate.devices
-    [best] = plan(question(trace, slo, max_replicas=24)).candidates
-    known = {degree: count for degree, count in devices.items() if count is not None}
-    assert best.devices == min(known.values()) < (devices[2] or 10**6)
-    assert best.tensor_parallel == min(d for d, count in known.items() if count == best.devices)
-    assert best.alone is not None
-    assert (best.alone.tpot_ms.max or 99) < 30

@@ -13,6 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 import sim.sweep.digest
+from kilburn import app
 from sim.replay import replay, replay_in_full
 from sim.report.requests import Rows
 from sim.slo import parse_slo
@@ -143,7 +144,9 @@ def test_other_code_or_another_trace_is_another_key(tmp_path, monkeypatch):
 
 
 def test_a_point_that_fails_says_why_and_the_rest_go_on(kilburn, tmp_path):
-    result = kilburn("--axis", "token_budget=100,2048", "--axis", "model=Llama-3.1-8B,nope")
+    result = kilburn(
+        "--axis", "token_budget=100,2048", "--axis", "model=Llama-3.1-8B,Llama-3.1-70B"
+    )
     assert result.exit_code == 1
     (folder,) = (tmp_path / "kilburn-sweep").glob("azure_sample-token_budget+model-*")
     assert f"written to kilburn-sweep/{folder.name}" in result.output
@@ -152,7 +155,55 @@ def test_a_point_that_fails_says_why_and_the_rest_go_on(kilburn, tmp_path):
     assert "--token-budget (100) must be at least --max-batch (256)" in " ".join(
         result.output.split()
     )
-    assert "unknown model 'nope'" in " ".join(result.output.split())
+    assert "Llama-3.1-70B" in " ".join(result.output.split())
+
+
+UNKNOWN = "unknown model 'nope'"
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--model", "nope", "--axis", "block_size=8,16"], UNKNOWN),
+        (["--axis", "model=Llama-3.1-8B,nope"], UNKNOWN),
+        (["--axis", "hardware=H100,H1000"], "unknown hardware 'H1000' (did you mean H100?)"),
+        (["--axis", "cost=roofline,flat"], "--cost: unknown value 'flat'"),
+        (["--axis", "arrivals=poisson:1,poison:2"], "--arrivals: unknown value 'poison:2'"),
+        (
+            ["--axis", "model=Llama-2-70B,Llama-3.1-70B", "--hardware", "L4"],
+            "none of the 2 points can run; model=Llama-2-70B: ",
+        ),
+    ],
+)
+def test_what_no_point_can_be_is_one_sentence_before_any_work(kilburn, args, message, monkeypatch):
+    monkeypatch.setattr(runner, "replay_point", None)
+    result = kilburn(*args)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"error: {message}"), result.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "args", "message"),
+    [
+        ("", (), "the file is empty"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\n", (), "the trace has no requests"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens\nx,1,1\n", (), "none of the trace's 1 rows"),
+        (SAMPLE.read_text() + "\nx,1,1\n", ("--strict",), "TIMESTAMP 'x' is not a time"),
+        ("num_prefill_tokens,num_decode_tokens\n5,5\n", (), "it has no arrival times; give"),
+    ],
+)
+@pytest.mark.parametrize("command", ["sweep", "plan"])
+def test_a_trace_that_cannot_be_used_is_one_sentence(
+    command, text, args, message, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    trace = tmp_path / "t.csv"
+    trace.write_text(text)
+    own = ["--slo", "ttft=1s"] if command == "plan" else ["--axis", "block_size=8,16"]
+    result = CliRunner().invoke(app, [command, str(trace), *own, *args])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 def test_another_sweep_has_another_folder_and_takes_up_the_same_points(kilburn, tmp_path):
@@ -180,12 +231,11 @@ def test_every_row_of_the_trace_is_counted_at_every_point(tmp_path):
 
 
 def test_a_failure_is_not_cached(tmp_path):
-    trace = tmp_path / "empty.csv"
-    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n")
+    trace = DATA / "mooncake_sample.jsonl"
     cache = Cache(tmp_path / "points")
     with Workers(1) as workers:
-        result = sweep(trace, {}, [], workers=workers, cache=cache)
-    assert "the trace has no requests" in (result.points[0].error or "")
+        result = sweep(trace, {"system_tokens": 9}, [], workers=workers, cache=cache)
+    assert "a system prompt cannot be put before" in (result.points[0].error or "")
     assert not list((tmp_path / "points").iterdir())
 
 

@@ -1,0 +1,64 @@
+"""What moves an answer: every setting that could is turned, and one that cannot be is told with its reason."""
+
+import pytest
+
+from sim.plan.sensitivity import changes_for
+from sim.plan.sized import Sized
+from sim.plan.trial import run_trial
+from sim.report.plan_findings import page_finding
+from sim.sweep.axes import resolve_settings
+from tests.sim.plan.worlds import plan, question, write_bursts
+
+
+@pytest.fixture
+def bursts(tmp_path):
+    return write_bursts(tmp_path / "bursts.csv")
+
+
+def test_reseeding_and_sensitivity_tell_what_moves_the_answer(bursts):
+    asked = question(
+        bursts, "ttft_p99=1s", settings={"tensor_parallel": 1}, seeds=8, with_sensitivity=True
+    )
+    [candidate] = plan(asked).candidates
+    again = candidate.reseeding
+    assert again is not None
+    assert 0 <= again.holds <= again.holds_with_one_more <= again.seeds == 8
+    assert (again.suggested == candidate.replicas) == (again.holds >= 0.95 * 8)
+    variants = {(v.setting, v.value): v for v in candidate.sensitivity}
+    more = variants["rate_scale", "1.5"]
+    assert more.change is None or more.change >= 0
+    assert len({v.setting for v in candidate.sensitivity}) >= 10
+    for variant in candidate.sensitivity:
+        assert variant.meets_at_answer == all(c.misses <= c.allowed for c in variant.clauses)
+        assert (variant.answer is None) == (variant.reason is not None)
+
+
+@pytest.mark.parametrize(
+    ("given", "axis"),
+    [({}, "utilisation"), ({"num_blocks": 2000}, "num_blocks"), ({"kv_gb": 4.0}, "kv_gb")],
+)
+def test_every_machine_has_its_pool_varied_and_its_requests_widened(bursts, given, axis):
+    asked = question(bursts, "ttft_p99=9s", settings={"tensor_parallel": 1, **given})
+    machine = resolve_settings(asked.settings | {"hardware": "L4"})
+    alone = run_trial(bursts, machine, asked.slo, False, False, None)
+    sized = Sized(plan(asked).candidates[0], machine, alone)
+    changes = {(change.setting, change.value) for change in changes_for(sized)}
+    pools = {name for name, _ in changes} & {"utilisation", "num_blocks", "kv_gb"}
+    assert pools == {axis}
+    assert {("num_sequences", 2), ("beam_width", 2), ("preemption", "auto")} <= changes
+
+
+def test_a_setting_that_does_not_go_with_the_others_is_told_and_moves_nothing(tmp_path):
+    """With a batch of one there are neither two answers a prompt nor beams of two."""
+    trace = write_bursts(tmp_path / "t.csv", bursts=1, most=1)
+    settings = {"tensor_parallel": 1, "max_batch": 1}
+    asked = question(trace, "ttft_p99=900s", settings=settings, with_sensitivity=True)
+    result = plan(asked)
+    variants = {v.setting: v for v in result.candidates[0].sensitivity if not v.was_run}
+    assert list(variants) == ["num_sequences", "beam_width"]
+    assert "must be at most --max-batch (1)" in (variants["beam_width"].reason or "")
+    [told] = [text for text in result.findings if "beam_width" in text]
+    assert told.startswith(
+        "None of 16 changed settings moves the answer by a replica. Could not be tried: num_sequences=2 ("
+    )
+    assert page_finding(told, result).figure == "0 of 16"
