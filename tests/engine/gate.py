@@ -1,4 +1,4 @@
-"""Gate: holds the steps of a `ScriptedExecutor` one by one, for tests of what happens during a step."""
+"""Gates: hold what the threads of a `ScriptedExecutor` do, steps one by one or transfers, for tests of what happens meanwhile."""
 
 import threading
 
