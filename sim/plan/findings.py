@@ -12,6 +12,7 @@ from sim.plan.words import SETTINGS, join, promises
 from sim.report.memory_table import memory_line
 from sim.slo import Slo
 from sim.sweep.render import show_ms
+from traces.report import numbers
 
 
 def machines(count: int, candidate: Candidate) -> str:
@@ -49,7 +50,11 @@ def _answer(result: PlanResult) -> str:
             f"{_users(best.users)} can work at once on {machines(best.replicas or 1, best)} with {result.model} and sessions like those of "
             f"{result.trace.name}."
         )
-    devices = f", {best.devices:,} devices in all," if best.devices != best.replicas else ""
+    devices = (
+        f", {numbers.counted(best.devices or 0, 'device')} in all,"
+        if best.devices != best.replicas
+        else ""
+    )
     return f"You need {machines(best.replicas or 0, best)}{devices} to serve {result.model} under the load of {result.trace.name}."
 
 
@@ -174,7 +179,7 @@ def _redraws(best: Candidate) -> str:
     again = best.reseeding
     if again is None:
         return "this trace alone was simulated, once (--seeds N redraws it)"
-    held = f"the answer holds in {again.holds} of {again.seeds} redraws of the trace"
+    held = f"the answer holds in {again.holds} of {numbers.counted(again.seeds, 'redraw')} of the trace"
     if again.holds == again.seeds:
         sure = f"so few show with 95 % confidence that it does in {again.sure_share:.0%} of all"
         return f"{held}; {sure}, or more"

@@ -65,13 +65,11 @@ def _prices(candidates: list[Candidate], best: Candidate | None) -> str:
 
 
 def _answer(sentence: str, result: PlanResult) -> Shown:
-    source = (
-        f"Bisection over {result.simulations:,} simulations of the whole trace, bursts included."
-    )
+    source = f"Bisection over {numbers.counted(result.simulations, 'simulation')} of the whole trace, bursts included."
     if result.best is None:
         return "none", "", source
     best = _best(result)
-    figure = f"{best.users:,} users" if best.users is not None else _machines(best)
+    figure = numbers.counted(best.users, "user") if best.users is not None else _machines(best)
     return figure, _prices(result.candidates, best), source
 
 
@@ -83,7 +81,11 @@ def _other(sentence: str, result: PlanResult) -> Shown:
     best = _best(result) if result.best is not None else None
     if not candidate.feasible:
         return "no", "", "Simulated, or computed from memory and weights."
-    figure = f"{candidate.users:,} users" if candidate.users is not None else _machines(candidate)
+    figure = (
+        numbers.counted(candidate.users, "user")
+        if candidate.users is not None
+        else _machines(candidate)
+    )
     return (
         figure,
         _prices([c for c in result.candidates if c in (candidate, best)], best),
