@@ -224,8 +224,8 @@ def _redraws(best: Candidate) -> str:
     if again.suggested == answer:
         return more
     if again.suggested is not None:
-        unit = "replicas" if is_fleet else "users"
-        return f"{more}: plan for {again.suggested} {unit}"
+        sizes = f"{again.suggested} replicas" if is_fleet else _users(again.suggested)
+        return f"{more}: plan for {sizes}"
     return f"{more}: the promises have no margin here; loosen them or leave more room"
 
 
