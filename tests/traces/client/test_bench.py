@@ -74,8 +74,9 @@ def test_gateway_with_known_steps_is_measured_true(tmp_path, endpoint):
     assert report["target"]["measured_by"] == "/tokenize"
     assert report["honesty"]["output_error"] == 0
     assert abs(report["honesty"]["prompt_error"]) < 0.25
-    # A step takes 10 ms and gives a token; a prompt within the budget of 64 tokens takes one or two.
-    assert report["tpot_ms"]["min"] >= 1000 * STEP_S - 0.5
+    # A step takes 10 ms and gives a token; a prompt within the budget of 64 tokens takes one or two. A client that reads the first token late
+    # sees the others closer together, so only what counts from when the request was due has a lower bound.
+    assert report["e2e_ms"]["min"] >= 10 * 1000 * STEP_S - 0.5
     assert report["tpot_ms"]["min"] <= 20_000 * STEP_S
     assert 1000 * STEP_S - 0.5 <= report["ttft_ms"]["min"] <= 100_000 * STEP_S
     with (tmp_path / "csv" / "requests.csv").open() as file:
