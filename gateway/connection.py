@@ -6,6 +6,7 @@ and, after an orderly close, in the system. A reset frees both and tells the cli
 
 import socket
 import struct
+import sys
 from asyncio import TimerHandle
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
@@ -66,6 +67,8 @@ class WatchedProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
         self._serving = cycle
+        if cycle.scope["http_version"] == "1.0":
+            app = _ended_by_close(app, cycle)
         super()._start_asgi_task(cycle, app)
 
     @property
@@ -121,6 +124,31 @@ class WatchedProtocol(HttpToolsProtocol):
         if self._lingering is not None:
             self._lingering.cancel()
             self._lingering = None
+
+
+def _ended_by_close(app: ASGI3Application, cycle: RequestResponseCycle) -> ASGI3Application:
+    """For clients of HTTP/1.0, who know no chunks: a body of unknown length ends with the connection. RFC 9112, sections 6.1 and 6.3.
+
+    uvicorn would chunk it. It closes the connection after each response to such a client.
+    """
+
+    async def called(scope: Any, receive: Any, send: Any) -> None:
+        endless = False
+
+        async def unchunked(message: Any) -> None:
+            nonlocal endless
+            if message["type"] == "http.response.start":
+                endless = all(name.lower() != b"content-length" for name, _ in message["headers"])
+                if endless:
+                    cycle.chunked_encoding = False
+                    cycle.expected_content_length = sys.maxsize
+            elif endless and not message.get("more_body", False):
+                cycle.expected_content_length = len(message.get("body", b""))
+            await send(message)
+
+        await app(scope, receive, unchunked)
+
+    return called
 
 
 def connection_of(scope: Mapping[str, Any]) -> Connection | None:

@@ -25,6 +25,7 @@ STATUS: Final[Mapping[str, int]] = {
     "method_not_allowed": 405,
     "request_timeout": 408,
     "body_too_large": 413,
+    "unsupported_media_type": 415,
     "over_capacity": 429,
     "rate_limit_exceeded": 429,
     "headers_too_large": 431,

@@ -20,6 +20,7 @@ from gateway.engine import Served
 from gateway.errors import ShuttingDownError
 from gateway.feed import LiveFeed, own_version
 from gateway.fields import Body, read_body
+from gateway.media import check_declared_json
 from gateway.openapi import document
 from gateway.prompts import chat_ids, checked_ids, off_loop, text_ids
 from gateway.schemas import (
@@ -217,7 +218,8 @@ class Handlers:
         return terms
 
     async def _body(self, request: Request, kind: type[Body]) -> Body:
-        """The request's body as a `kind`, refused as soon as it is too large or too late."""
+        """The request's body as a `kind`, refused where it is declared to be something else, and as soon as it is too large or too late."""
+        check_declared_json(request.headers)
         limit = self._config.max_body_bytes
         data = bytearray()
         with anyio.move_on_after(self._config.body_s) as late:

@@ -40,7 +40,7 @@ from gateway.schemas import (
 Json = dict[str, Any]
 _TEMPLATE: Final = "#/components/schemas/{name}"
 _ALWAYS: Final = (431, 500)
-_BODY: Final = (400, 404, 408, 413, 429)
+_BODY: Final = (400, 404, 408, 413, 415, 429)
 _WORK: Final = (*_BODY, 499, 503)
 
 

@@ -173,13 +173,43 @@ def test_missing_fields_are_named(client: httpx.Client, path: str) -> None:
     assert error["param"] == next(iter(GOOD[path]))
 
 
-@pytest.mark.parametrize(
-    "kind", ["", "text/plain", "application/xml", "multipart/form-data", "\xff"]
-)
-def test_json_is_json_whatever_it_is_called(client: httpx.Client, kind: str) -> None:
-    headers = {"content-type": kind.encode("latin-1")}
-    content = json.dumps(GOOD["/v1/completions"])
-    assert client.post("/v1/completions", content=content, headers=headers).status_code == 200  # type: ignore[arg-type]
+JSON_NAMES = ["application/json", "Application/JSON ; charset=utf-8", "application/vnd.api+json"]
+UNDECLARED = [None, "", "application/x-www-form-urlencoded"]
+OTHERS = ["text/plain", "text/plain;application/json", "application/xml", "multipart/form-data"]
+BROWSER = {"origin": "https://elsewhere.example"}
+
+
+def post_as(
+    client: httpx.Client, path: str, kind: str | None, also: dict[str, str]
+) -> httpx.Response:
+    headers = {} if kind is None else {"content-type": kind.encode("latin-1")}
+    content = json.dumps(GOOD[path])
+    return client.post(path, content=content, headers=headers | also)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("path", GOOD)
+def test_json_may_be_declared_or_left_out(client: httpx.Client, path: str) -> None:
+    for kind in [*JSON_NAMES, *UNDECLARED]:
+        assert post_as(client, path, kind, {}).status_code == 200, kind
+    for kind in JSON_NAMES:
+        assert post_as(client, path, kind, BROWSER).status_code == 200, kind
+
+
+@pytest.mark.parametrize("path", GOOD)
+def test_what_calls_itself_something_else_is_refused(client: httpx.Client, path: str) -> None:
+    refused = [(kind, {}) for kind in [*OTHERS, "\xff", "x" * 5000]]
+    refused += [(kind, BROWSER) for kind in [*OTHERS, *UNDECLARED]]  # what needs no preflight
+    for kind, also in refused:
+        response = post_as(client, path, kind, also)
+        assert response.status_code == 415, (kind, also)
+        error = response.json()["error"]
+        assert (error["type"], error["param"], error["code"]) == (
+            "invalid_request_error",
+            None,
+            "unsupported_media_type",
+        )
+        assert "`content-type: application/json`" in error["message"]
+        assert len(error["message"]) < 400
 
 
 def raw(client: httpx.Client, request: bytes) -> tuple[int, bytes]:

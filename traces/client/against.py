@@ -1,18 +1,23 @@
 """A prediction laid over a measurement: the JSON of a replay, or of another run. Reads what both have, and ignores the rest."""
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from engine.core.errors import ConfigError
-from traces.client.figures import Against, BenchThroughput, BenchTrace, Compared
+from traces.client.figures import Against, Answers, BenchThroughput, BenchTrace, Compared
+from traces.client.matched import Rows, match, read_rows
 from traces.client.measure import Latencies
+from traces.client.outcomes import Outcomes
+from traces.report import numbers
 from traces.shaping import Shaping
 from traces.stats import Spread
 
 LATENCIES: Final = (("TTFT", "ttft"), ("TPOT", "tpot"), ("end to end", "e2e"))
+SHOWN_LINES: Final = 5
 PERCENTILES: Final = ("p50", "p90", "p99", "mean")
 
 
@@ -80,26 +85,33 @@ class Prediction(Struct, frozen=True):
         return f"{self.config.model.name} on {self.config.hardware.name}"
 
 
-def read_prediction(path: Path) -> Prediction:
-    """The report in a file.
+class Other(NamedTuple):
+    """What is laid over a run."""
+
+    report: Prediction
+    rows: Rows | None = None
+    """Its requests, where their table lies beside it."""
+
+
+def read_prediction(path: Path) -> Other:
+    """The report in a file, and the table of requests beside it.
 
     Raises:
         ConfigError: it cannot be read, or is no report of a replay or a run.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=Prediction)
+        report = msgspec.json.decode(path.read_bytes(), type=Prediction)
     except OSError as error:
         raise ConfigError(f"--against {path}: cannot be read: {error.strerror}") from None
     except (msgspec.MsgspecError, RecursionError) as error:
         raise ConfigError(
             f"--against {path}: this is no JSON of `kilburn replay --json` or `kilburn bench --json` ({error})"
         ) from None
+    return Other(report, read_rows(path, report.kind, report.e2e_ms.count))
 
 
-def differences(
-    prediction: Prediction, trace: BenchTrace, shaping: Shaping, done: int
-) -> list[str]:
-    """In what the other workload is not this one, `done` requests long, in half sentences.
+def differences(prediction: Prediction, trace: BenchTrace, shaping: Shaping) -> list[str]:
+    """In what the other workload is not this one, in half sentences.
 
     A trace that was not read to its end has another digest, so it is another one only if its name differs too.
     """
@@ -111,23 +123,39 @@ def differences(
     for name, value in prediction.shaping.items():
         if name in here and name != "limit" and here[name] != value:
             found.append(f"{name.replace('_', ' ')} {value} instead of {here[name]}")
-    if prediction.e2e_ms.count != done:
-        found.append(f"{prediction.e2e_ms.count:,} requests done instead of {done:,}")
     return found
 
 
 def lay_over(
-    prediction: Prediction,
+    other: Other,
     measured: Latencies,
+    outcomes: Outcomes,
     speed: BenchThroughput,
     trace: BenchTrace,
     shaping: Shaping,
 ) -> Against:
-    """Each figure beside the other's."""
-    figures = []
+    """Each figure beside the other's; latencies over the requests that both answered, where these can be told."""
+    prediction, figures = other.report, []
+    apart = differences(prediction, trace, shaping)
+    answers = Answers(
+        measured=measured.e2e.count,
+        predicted=prediction.e2e_ms.count,
+        compared=None,
+        left_out=None,
+        listed=[],
+    )
+    ours = {f"{name}_ms": getattr(measured, name) for _, name in LATENCIES}
+    theirs = {f"{name}_ms": getattr(prediction, f"{name}_ms") for _, name in LATENCIES}
+    if other.rows is not None and not apart:
+        found = match(other.rows, prediction.kind, outcomes)
+        # Turns of sessions are sent when their server is done, so most of a replay's have no match: then all answers say more.
+        if 2 * found.common >= max(1, min(answers.measured, answers.predicted)):
+            ours, theirs = found.here, found.there
+            answers = replace(
+                answers, compared=found.common, left_out=found.left_out, listed=found.listed
+            )
     for title, name in LATENCIES:
-        here: Spread = getattr(measured, name)
-        there: Spread = getattr(prediction, f"{name}_ms")
+        here, there = ours[f"{name}_ms"], theirs[f"{name}_ms"]
         for percentile in PERCENTILES:
             figures.append(
                 _compared(
@@ -145,9 +173,30 @@ def lay_over(
     return Against(
         kind=prediction.kind,
         title=prediction.title,
-        differences=differences(prediction, trace, shaping, measured.e2e.count),
+        differences=apart,
+        answers=answers,
         figures=figures,
         distributions=msgspec.to_builtins(prediction.distributions),
+    )
+
+
+def told(against: Against) -> str:
+    """Of how many answers latencies are compared, as a sentence; empty where both sides have the same and nothing is left out."""
+    a = against.answers
+    there = "the prediction" if against.kind == "replay" else "the other run"
+    whose = f"{numbers.counted(a.measured, 'answer')} here and {a.predicted:,} in {there}"
+    if a.compared is None or a.left_out is None:
+        if a.measured == a.predicted:
+            return ""
+        return f"There are {whose}; latencies are of all that each has, so they are not of the same requests."
+    if not a.left_out:
+        return ""
+    lines = [f"{each.line:,}" for each in a.listed if each.line is not None][:SHOWN_LINES]
+    more = " and others" if a.left_out > len(lines) else ""
+    where = f" (line{'s' * (len(lines) > 1)} {', '.join(lines)}{more})" if lines else ""
+    return (
+        f"There are {whose}; latencies are of the {numbers.counted(a.compared, 'request')} that both answered, "
+        f"{a.left_out:,} left out{where}."
     )
 
 

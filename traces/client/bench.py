@@ -9,7 +9,7 @@ import anyio
 from msgspec.structs import replace
 
 from engine.core.errors import TraceError
-from traces.client.against import Prediction, lay_over
+from traces.client.against import Other, lay_over
 from traces.client.drive import Driver
 from traces.client.figures import BenchReport, BenchSettings, BenchTrace, TargetFigures
 from traces.client.findings import findings
@@ -39,7 +39,7 @@ def bench(
     settings: BenchSettings,
     *,
     tokens_per_word: float | None,
-    against: Prediction | None,
+    against: Other | None,
     watch: Watch | None,
 ) -> Bench:
     """Runs a trace against a server.
@@ -121,7 +121,7 @@ def _report(
     yardstick: Yardstick,
     server: str | None,
     driver: Driver,
-    against: Prediction | None,
+    against: Other | None,
 ) -> BenchReport:
     outcomes = driver.outcomes
     end_ns = driver.end_ns
@@ -137,7 +137,7 @@ def _report(
     )
     over = None
     if against is not None:
-        over = lay_over(against, measured, speed, read, settings.shaping)
+        over = lay_over(against, measured, outcomes, speed, read, settings.shaping)
     report = BenchReport(
         target=TargetFigures(
             url=target.url,

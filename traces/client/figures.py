@@ -127,6 +127,31 @@ class Compared(Struct, frozen=True, kw_only=True):
     """Predicted over measured, less 1."""
 
 
+class LeftOut(Struct, frozen=True, kw_only=True):
+    """A request that one side answered, and the other did not."""
+
+    line: int | None
+    """Of the trace; null where only a replay has it."""
+    measured: str
+    """`done`, or what became of it."""
+    predicted: str
+
+
+class Answers(Struct, frozen=True, kw_only=True):
+    """Over which requests latencies are compared. `measured + predicted == 2 * compared + left_out` where requests could be matched."""
+
+    measured: int
+    """Answers of this run."""
+    predicted: int
+    """Answers of the other."""
+    compared: int | None
+    """Requests that both answered, and over which latencies are compared; null: there was no table to match them by, each side has its own."""
+    left_out: int | None
+    """Answers of one side only."""
+    listed: list[LeftOut]
+    """The first of these."""
+
+
 class Against(Struct, frozen=True, kw_only=True):
     """A prediction, or another run, laid over the measurement."""
 
@@ -134,6 +159,7 @@ class Against(Struct, frozen=True, kw_only=True):
     title: str
     differences: list[str]
     """In what its workload is another one."""
+    answers: Answers
     figures: list[Compared]
     distributions: dict[str, Any]
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
+from traces.client.against import told
 from traces.client.figures import BenchFinding, BenchReport
 from traces.report import numbers
 
@@ -66,12 +67,15 @@ def _against(report: BenchReport) -> BenchFinding | None:
     said = ", ".join(f"{name} {_signed(error)}" for name, error in shown)
     what = "The prediction" if against.kind == "replay" else "The other run"
     other = f" It was made with {', '.join(against.differences)}." if against.differences else ""
+    answers = told(against)
+    if answers:
+        other += f" {answers}"
     return BenchFinding(
         code="against",
         figure=_signed(worst[1]),
         sentence=f"{what} ({against.title}) differs from the measurement by {said}.{other}",
         source="The other over the measured figure, less 1. A replay's times are the server's, without network and client.",
-        warm=bool(against.differences),
+        warm=bool(against.differences or answers),
     )
 
 

@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 
+from traces.client.against import told
 from traces.client.figures import BenchFinding, BenchReport
 from traces.client.measure import times_of
 from traces.client.outcomes import Outcomes, State
@@ -153,13 +154,16 @@ def _comparison(report: BenchReport) -> Table:
         error = numbers.NONE if f.error is None else f"{100 * f.error:+.1f} %"
         rows.append([f.name, show(f.measured), show(f.predicted), error])
     heads = ("measured", against.label, "difference")
+    made = (
+        f"The other figures were made with {', '.join(against.differences)}."
+        if against.differences
+        else ""
+    )
     return Table(
         name="comparison",
         columns=[Column(title="", text=True), *(Column(title=head) for head in heads)],
         rows=rows,
-        note=f"The other figures were made with {', '.join(against.differences)}."
-        if against.differences
-        else "",
+        note=" ".join(filter(None, (made, told(against)))),
     )
 
 

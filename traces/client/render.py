@@ -4,6 +4,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
+from traces.client.against import told
 from traces.client.figures import BenchReport
 from traces.report import numbers
 from traces.stats import Spread
@@ -14,6 +15,8 @@ def render(report: BenchReport) -> Group:
     parts: list[Table | Text] = [_facts(report), Text(""), _latencies(report)]
     if report.against is not None:
         parts += [Text(""), _comparison(report)]
+        if answers := told(report.against):
+            parts.append(Text(answers, style="yellow"))
     parts += [
         Text(""),
         Text(f"trace {report.trace.sha256[:12]}", style="dim"),

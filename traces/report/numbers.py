@@ -28,6 +28,11 @@ def name(field: str) -> str:
     return said.removesuffix(" bytes")
 
 
+def counted(number: int, noun: str, several: str | None = None) -> str:
+    """`1 request`, `2 requests`, `1,200 requests`; `several` is the noun's plural where it is not an s more."""
+    return f"{number:,} {noun if number == 1 else several or noun + 's'}"
+
+
 def count(value: float | None) -> str:
     """A whole number with separators."""
     return NONE if value is None else f"{value:,.0f}"

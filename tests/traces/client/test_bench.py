@@ -12,6 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from kilburn import app as kilburn
 from tests.conftest import ROOT
 from tests.gateway.live import live, scripted
 from tests.traces.client.stub import Stub, running
@@ -160,8 +161,63 @@ def test_run_is_laid_over_a_prediction(tmp_path):
     with running(Stub(ttft_s=0.05, gap_s=0.01)) as url:
         result = call(url, changed, *args[:4], "--limit", 3)
     report = json.loads((tmp_path / "out.json").read_text())
-    assert report["against"]["differences"][-1] == "4 requests done instead of 3"
+    answers = report["against"]["answers"]
+    assert (answers["measured"], answers["predicted"], answers["compared"]) == (3, 4, None)
+    assert "There are 3 answers here and 4 in the other run; latencies are of all" in " ".join(
+        result.output.split()
+    )
     assert any("made with another trace" in f["sentence"] for f in report["findings"])
+
+
+def test_latencies_are_compared_over_what_both_answered(tmp_path):
+    trace = trace_file(tmp_path, [row(0.05 * i, output=4 + i) for i in range(4)])
+    out = tmp_path / "out.json"
+    with running(Stub(ttft_s=0.05, gap_s=0.01)) as url:
+        assert call(url, trace, "--html", tmp_path / "first.html").exit_code == 0
+        report = json.loads((tmp_path / "first.json").read_text())
+        report["e2e_ms"]["count"] = 3
+        (tmp_path / "first.json").write_text(json.dumps(report))
+        table = tmp_path / "first-csv" / "requests.csv"
+        rows = list(csv.DictReader(table.read_text().splitlines()))
+        rows[2].update(state="failed", why="timeout", ttft_ms="90000", tpot_ms="", e2e_ms="")
+        with table.open("w") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+        result = call(url, trace, "--against", tmp_path / "first.json", "--json", out)
+        table.write_text(table.read_text().replace("done", "lost"))  # a table of another run
+        alone = call(url, trace, "--against", tmp_path / "first.json").output
+    assert "4 answers here and 3 in the other run; latencies are of all" in " ".join(alone.split())
+    against = json.loads(out.read_text())["against"]
+    assert against["answers"] == {
+        "measured": 4,
+        "predicted": 3,
+        "compared": 3,
+        "left_out": 1,
+        "listed": [{"line": 4, "measured": "done", "predicted": "failed: timeout"}],
+    }
+    mean = next(f for f in against["figures"] if f["name"] == "TTFT mean")
+    answered = [float(r["ttft_ms"]) for r in rows if r["state"] == "done"]
+    assert mean["predicted"] == pytest.approx(sum(answered) / 3)
+    said = "There are 4 answers here and 3 in the other run; latencies are of the 3 requests that both answered, 1 left out (line 4)."
+    assert said in " ".join(result.output.split())
+    assert any(said in f["sentence"] for f in json.loads(out.read_text())["findings"])
+
+
+def test_a_replay_s_requests_are_matched_by_arrival_and_lengths(tmp_path):
+    trace = trace_file(tmp_path, [row(0.0), row(0.0), row(0.01), row(0.02, output=9)])
+    page, out = tmp_path / "p.html", tmp_path / "out.json"
+    args = ["replay", trace, "--html", str(page), "--hardware", "H100"]
+    assert CliRunner().invoke(kilburn, args).exit_code == 0
+    with running(Stub()) as url:
+        assert call(url, trace, "--against", tmp_path / "p.json", "--json", out).exit_code == 0
+        answers = json.loads(out.read_text())["against"]["answers"]
+        assert (answers["compared"], answers["left_out"], answers["listed"]) == (4, 0, [])
+        result = call(url, trace, "--against", tmp_path / "p.json", "--limit", 3, "--json", out)
+    answers = json.loads(out.read_text())["against"]["answers"]
+    assert (answers["measured"], answers["predicted"], answers["compared"]) == (3, 4, 3)
+    assert answers["listed"] == [{"line": None, "measured": "not there", "predicted": "done"}]
+    assert "1 left out." in result.output
 
 
 @pytest.mark.parametrize(
