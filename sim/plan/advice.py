@@ -1,20 +1,35 @@
 """What would do where nothing that was looked at does. Knows the result; computes nothing but how far off the nearest machine is."""
 
 import math
+from typing import Final
 
 from sim.judge import ClauseFigure
 from sim.plan.result import Candidate, PlanResult
 from sim.slo import spell_ms
+
+_NARROWER: Final[dict[str, tuple[str, ...]]] = {
+    "fp32": ("bf16", "fp8", "int4"),
+    "fp16": ("fp8", "int4"),
+    "bf16": ("fp8", "int4"),
+    "fp8": ("int4",),
+    "int8": ("int4",),
+}
+"""Types of fewer bits than a type of weights has; none below the others."""
 
 
 def advice(result: PlanResult) -> str:
     """A sentence; empty where nothing can be said."""
     codes = {reason.code for candidate in result.candidates for reason in candidate.reasons}
     parts = _looser(result)
+    narrower = _NARROWER.get(str(result.settings.get("dtype")), ())
     if "alone" in codes:
-        parts.append("a smaller model or fewer bits (--set dtype=fp8)")
+        fewer = f" or fewer bits (--set dtype={narrower[0]})" if narrower else ""
+        parts.append(f"a smaller model{fewer}")
     if "no_fit" in codes:
-        parts.append("fewer bits a weight (--set dtype=fp8 or int4), or devices with more memory")
+        fewer = (
+            f"fewer bits a weight (--set dtype={' or '.join(narrower)}), or " if narrower else ""
+        )
+        parts.append(f"{fewer}devices with more memory")
     refused = " ".join(
         reason.message
         for candidate in result.candidates

@@ -63,6 +63,7 @@ def _most(question: Question, machine: Resolved, price: Price, single: Outcome) 
         candidate,
         feasible=True,
         users=users,
+        at_least=users == question.max_users,
         replicas=settings.replicas,
         devices=devices,
         cost=cost_of(outcomes[users], devices, usd),

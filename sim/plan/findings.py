@@ -1,17 +1,12 @@
-"""A plan in plain sentences, the answer first, and everything that it takes for granted. Knows the result and computes nothing new."""
-
-from collections.abc import Sequence
+"""A plan in plain sentences, the answer first. Knows the result and computes nothing new."""
 
 from sim.plan.advice import advice
-from sim.plan.points import OVERRIDE
-from sim.plan.question import Question
 from sim.plan.result import Candidate, Cost, PlanResult, Point, Variant
-from sim.plan.sized import Sized
-from sim.plan.users import PAUSE_NS
 from sim.plan.words import SETTINGS, join, promises
 from sim.report.memory_table import memory_line
 from sim.slo import Slo
 from sim.sweep.render import show_ms
+from traces.report import numbers
 
 
 def machines(count: int, candidate: Candidate) -> str:
@@ -26,13 +21,13 @@ def findings_of(result: PlanResult) -> list[str]:
     found = [_answer(result)]
     best = result.candidates[result.best] if result.best is not None else None
     if best is not None:
-        found += [_costs(best), _sure(best), _load(best, result.slo)]
+        found += [_costs(best), _sure(best, result), _load(best, result.slo)]
     for place, candidate in enumerate(result.candidates):
         if place != result.best:
             found.append(_other(candidate))
     if best is None:
         return [*found, *filter(None, [advice(result)])]
-    found += [*_frontier(best), *_bound(best), *_scaling(best)]
+    found += [*_frontier(best, result.slo), *_bound(best), *_scaling(best)]
     found += [*_sensitivity(best), *_memory(best)]
     for candidate in result.candidates:
         found += _not_monotone(candidate)
@@ -45,9 +40,15 @@ def _answer(result: PlanResult) -> str:
         return f"No {what} that was looked at keeps {result.slo} for {result.model} on {result.trace.name}."
     best = result.candidates[result.best]
     if result.mode == "users":
+        stopped = (
+            f"; the search stopped at {best.users:,}, and more may fit (--max-users)"
+            if best.at_least
+            else ""
+        )
+        least = f"At least {_users(best.users)}" if best.at_least else _users(best.users)
         return (
-            f"{_users(best.users)} can work at once on {machines(best.replicas or 1, best)} with {result.model} and sessions like those of "
-            f"{result.trace.name}."
+            f"{least} can work at once on {machines(best.replicas or 1, best)} with {result.model} and sessions like those of "
+            f"{result.trace.name}{stopped}."
         )
     devices = f", {best.devices:,} devices in all," if best.devices != best.replicas else ""
     return f"You need {machines(best.replicas or 0, best)}{devices} to serve {result.model} under the load of {result.trace.name}."
@@ -97,7 +98,8 @@ def _other(candidate: Candidate) -> str:
             if candidate.usd_per_user_hour
             else ""
         )
-        return f"On {machines(candidate.replicas or 1, candidate)} it is {_users(candidate.users)}{price}."
+        least = "at least " if candidate.at_least else ""
+        return f"On {machines(candidate.replicas or 1, candidate)} it is {least}{_users(candidate.users)}{price}."
     return (
         f"{machines(candidate.replicas or 0, candidate)} would do it too{_price(candidate.cost)}."
     )
@@ -117,21 +119,29 @@ def _load(best: Candidate, slo: Slo) -> str:
     kept = join([f"{clause.name} is {show_ms(clause.value_ms)}" for clause in point.clauses])
     rejected = sum(point.rejected.values())
     refused = f"; requests that are rejected count as late: {rejected:,}" if rejected else ""
-    return f"Promised: {promises(slo)}; there {kept}{refused}."
+    good = ""
+    if slo.goodput is not None and point.good_share is not None:
+        good = f", and {numbers.percent(point.good_share)} keep all limits"
+    return f"Promised: {promises(slo)}; there {kept}{good}{refused}."
 
 
-def _frontier(best: Candidate) -> list[str]:
+def _frontier(best: Candidate, slo: Slo) -> list[str]:
     answer = best.users or best.replicas or 0
     is_fleet = best.users is None
     tighter = point_at(best, answer - 1 if is_fleet else answer + 1)
     if tighter is None or tighter.meets:
         return []
     late = [clause for clause in tighter.clauses if clause.misses > clause.allowed]
+    what = "One replica fewer" if is_fleet else "One user more"
     if not late:
-        return []
+        if slo.goodput is None or tighter.good_share is None:
+            return []
+        good, asked = numbers.percent(tighter.good_share), numbers.percent(slo.goodput)
+        return [
+            f"{what} misses goodput: {good} of requests keep all limits at once, and {asked} are to."
+        ]
     worst = max(late, key=lambda clause: clause.misses / max(1, clause.population))
     value = f" ({show_ms(worst.value_ms)})" if worst.value_ms is not None else ""
-    what = "One replica fewer" if is_fleet else "One user more"
     return [
         f"{what} misses {worst.name}{value}: of {worst.population:,} requests {worst.misses:,} are late, and {worst.allowed:,} may be."
     ]
@@ -140,7 +150,7 @@ def _frontier(best: Candidate) -> list[str]:
 def _bound(best: Candidate) -> list[str]:
     bound = best.bound
     if bound is None or bound.most_saving_share is None:
-        return []
+        return [best.no_bound] if best.no_bound is not None else []
     price = bound.usd_per_million_output_tokens
     cheaper = f" or under ${price:.2f} a million output tokens" if price is not None else ""
     peak = bound.peak_replicas
@@ -148,9 +158,16 @@ def _bound(best: Candidate) -> list[str]:
     if peak is not None:
         at_once = f", and {peak:,} {'replica is' if peak == 1 else 'replicas are'} needed at once"
     return [
-        f"No autoscaler does it in under {bound.replica_hours:.2f} replica-hours{cheaper}, where the answer takes {bound.fixed_replica_hours:.2f}: "
+        f"No autoscaler does it in under {_hours(bound.replica_hours)} replica-hours{cheaper}, where the answer takes {_hours(bound.fixed_replica_hours)}: "
         f"at most {bound.most_saving_share:.0%} can be saved{at_once}."
     ]
+
+
+def _hours(value: float | None) -> str:
+    """Two decimals, or where those would say nothing two digits."""
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if value >= 0.1 or not value else f"{value:.2g}"
 
 
 def _scaling(best: Candidate) -> list[str]:
@@ -165,23 +182,41 @@ def _scaling(best: Candidate) -> list[str]:
     ]
 
 
-def _sure(best: Candidate) -> str:
+def _sure(best: Candidate, result: PlanResult) -> str:
     """How far the answer is to be trusted."""
-    return f"How sure: {_redraws(best)}. Step times are modelled, not measured."
+    kind = str(result.settings.get("cost", "roofline")).partition(":")[0]
+    steps = {
+        "table": "Step times are those of the table, whatever the hardware",
+        "fitted": "Step times are fitted to those of the recording, whatever the hardware",
+    }.get(kind, "Step times are modelled, not measured")
+    return f"How sure: {_redraws(best)}. {steps}."
+
+
+def _judged(best: Candidate) -> int:
+    """Requests of the answer's run that promises cover."""
+    point = point_at(best, best.users or best.replicas)
+    return max((clause.population for clause in point.clauses), default=0) if point else 0
 
 
 def _redraws(best: Candidate) -> str:
     again = best.reseeding
+    is_users = best.users is not None
+    if again is None and is_users:
+        return f"one draw of sessions was simulated, {_judged(best):,} requests of it judged (--seeds N draws others, a longer --watch-s judges more)"
     if again is None:
         return "this trace alone was simulated, once (--seeds N redraws it)"
     held = f"the answer holds in {again.holds} of {again.seeds} redraws of the trace"
+    if is_users:
+        held = f"in the run {_judged(best):,} requests were judged; the answer holds in {again.holds} of {again.seeds} draws of other sessions"
     if again.holds == again.seeds:
         sure = f"so few show with 95 % confidence that it does in {again.sure_share:.0%} of all"
         return f"{held}; {sure}, or more"
     is_fleet = best.users is None
-    safer = "one replica more" if is_fleet else "a tenth fewer users"
-    more = f"{held}; with {safer}, in {again.holds_with_one_more}"
     answer = best.users or best.replicas
+    safer = "one replica more" if is_fleet else _users(again.safer)
+    more = (
+        f"{held}; with {safer}, in {again.holds_with_one_more}" if again.safer != answer else held
+    )
     if again.suggested == answer:
         return more
     if again.suggested is not None:
@@ -250,50 +285,20 @@ def _not_monotone(candidate: Candidate) -> list[str]:
         return []
     sizes = ", ".join(f"{size:,}" for size in candidate.exceptions)
     if candidate.users is not None:
+        verb = "fails" if candidate.exceptions == [1] else "fail"
+        users = "user" if candidate.exceptions == [1] else "users"
         return [
-            f"{candidate.hardware} is not monotone: {sizes} users fail though more do not; the answer has two safe sizes below it."
+            f"{candidate.hardware} is not monotone: {sizes} {users} {verb} though more do not{_below(candidate.users)}."
         ]
     return [
         f"{candidate.hardware} is not monotone: {sizes} replicas fail though fewer do not; the answer has two safe sizes above it."
     ]
 
 
-def assumptions_of(question: Question, sized: Sequence[Sized], *, users: bool) -> list[str]:
-    """What the answer takes for granted."""
-    found = [
-        "Promises cover every request that is submitted: one that is rejected is infinitely late. Percentiles are by nearest rank.",
-        "Latencies are the server's: no network, no tokenizer, no client.",
-    ]
-    machine = next((one.machine for one in sized if one.machine is not None), None)
-    if machine is not None:
-        found.append(
-            f"Step times come from the {machine.cost_model} cost model with one set of efficiency factors for all hardware; a replica "
-            f"starts with an empty cache and is never ill; requests are routed {machine.settings.router}."
-        )
-    for one in sized:
-        candidate = one.candidate
-        price = candidate.usd_per_device_hour
-        if price is None:
-            found.append(f"{candidate.hardware} has no price: give one with --price.")
-        elif candidate.price_source == OVERRIDE:
-            found.append(f"{candidate.hardware}: ${price:g} a device-hour, {OVERRIDE}.")
-        else:
-            found.append(
-                f"{candidate.hardware}: ${price:g} a device-hour, {candidate.price_source}, as of {candidate.price_as_of}."
-            )
-    if any(one.alone is not None and one.alone.hashed for one in sized):
-        found.append(
-            "The trace's block ids cover prompts only: an answer that returns in a later prompt is shared only where its ids say so."
-        )
-    if users:
-        crowd = question.crowd
-        found.append(
-            f"Users begin over {crowd.warm_up_s:g} s, which are not judged, and are watched for {crowd.watched_s:g} s; each runs sessions "
-            f"drawn from the trace, {PAUSE_NS // 10**9} s apart, with recorded think times, and shares no block with another."
-        )
-    elif question.seeds:
-        found.append(
-            "A redraw takes each request as often as a Poisson draw of mean 1 says, copies up to 10 s later, so bursts stay where they were; a copy "
-            "shares no block with its original."
-        )
-    return found
+def _below(users: int | None) -> str:
+    """What was tried on the safe side of a number of users."""
+    if users is None:
+        return ""
+    if users == 1:
+        return "; the answer is the most below them"
+    return f"; {join([f'{size:,}' for size in range(max(1, users - 2), users + 1)])} all hold, so the answer is {users:,}"

@@ -116,6 +116,7 @@ def _fewest(question: Question, machine: Resolved, price: Price, alone: Outcome)
         new_candidate(settings.hardware, machine, price, alone),
         points=points,
         bound=bound,
+        no_bound=None if bound is not None else _why_no_bound(machine),
         monotone=not found.exceptions,
         exceptions=found.exceptions,
     )
@@ -138,6 +139,13 @@ def _fewest(question: Question, machine: Resolved, price: Price, alone: Outcome)
         scaling = yield from _autoscaling(question, machine, size, outcomes[size].span_s)
         candidate = replace(candidate, autoscaling=scaling)
     return Sized(candidate, machine, alone)
+
+
+def _why_no_bound(machine: Resolved) -> str:
+    what = "this cost model has none"
+    if machine.table is not None:
+        what = f"the table {machine.table.file} has points and no formula"
+    return f"No lower bound is given for what an autoscaler could save: it needs a formula that no step undercuts, and {what}."
 
 
 def _bound_of(figures: BoundFigures) -> LowerBound:

@@ -1,4 +1,4 @@
-"""The sizes around an answer, from the thriftiest to the safest: replicas two by two, users by tenths. Runs nothing."""
+"""The sizes around an answer, from the thriftiest to the safest: replicas two by two, users by tenths and one at least. Runs nothing."""
 
 from typing import Final
 
@@ -26,9 +26,15 @@ class Ladder:
         assert answer is not None
         self.answer = answer
         if self._users:
-            sizes = [max(1, round(answer * share)) for share in USER_SHARES]
+            # A tenth of a few users is less than one: then the sizes are neighbours.
+            shares = [round(answer * share) - answer for share in USER_SHARES]
+            steps = [
+                max(share, -step) if step < 0 else min(share, -step)
+                for share, step in zip(shares, REPLICA_STEPS, strict=True)
+            ]
         else:
-            sizes = [max(1, answer + step) for step in REPLICA_STEPS]
+            steps = list(REPLICA_STEPS)
+        sizes = [max(1, answer + step) for step in steps]
         self.sizes: list[int] = list(dict.fromkeys(sizes))
         """The thriftiest first, the answer among them."""
 

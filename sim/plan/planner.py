@@ -10,8 +10,9 @@ from sim.hardware import find_hardware
 from sim.judge import Populations
 from sim.models import find_model
 from sim.plan.agents import size_users
+from sim.plan.assumed import assumptions_of
 from sim.plan.desk import Desk
-from sim.plan.findings import assumptions_of, findings_of
+from sim.plan.findings import findings_of
 from sim.plan.fleet import size_fleet
 from sim.plan.points import price_of
 from sim.plan.question import Question

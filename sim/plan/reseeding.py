@@ -38,6 +38,7 @@ def reseed(question: Question, sized: Sized) -> Inquiry[Reseeding | None]:
         seeds=len(drawn),
         holds=holds,
         holds_with_one_more=more,
+        safer=safer,
         suggested=suggested,
         sure_share=at_least(holds, len(drawn)),
         worst_ms=_worst([outcome for _, outcome in drawn]),

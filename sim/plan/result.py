@@ -115,7 +115,9 @@ class Reseeding(Struct, frozen=True, kw_only=True):
     holds: int
     """Draws in which the answer keeps the promises."""
     holds_with_one_more: int
-    """The same with one replica more, or a tenth fewer users; draws that held count too."""
+    """The same with the next safer size; draws that held count too."""
+    safer: int
+    """That size: one replica more, or a tenth fewer users and one at least; the answer itself where one user is the answer."""
     suggested: int | None
     """The answer that keeps the promises in at least 95 % of the draws: it or the next safer; null: neither."""
     sure_share: float
@@ -138,6 +140,8 @@ class Variant(Struct, frozen=True, kw_only=True):
     """With the answer of the base."""
     clauses: list[ClauseFigure]
     """At the answer of the base."""
+    good_share: float | None
+    """Requests that kept every limit at once, there."""
     reason: str | None
     """Why there is no answer."""
 
@@ -161,6 +165,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
     """Why not, where it is not."""
     replicas: int | None
     users: int | None
+    at_least: bool = False
+    """The search for users stopped at as many as were allowed, and those are served well: more may fit."""
     devices: int | None
     cost: Cost | None
     usd_per_user_hour: float | None
@@ -174,6 +180,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
     """All that were simulated, by replicas or users: the frontier of cost against latency."""
     bound: LowerBound | None
     """Null for users, for a cost model that is a table, and where an idle machine misses."""
+    no_bound: str | None = None
+    """Why a fleet that could be sized has none, in a sentence."""
     autoscaling: Autoscaling | None
     """Null for sessions, and where one replica does."""
     reseeding: Reseeding | None

@@ -6,12 +6,12 @@ from msgspec import Struct
 
 from engine.core.errors import ConfigError
 from sim.config import ReplayConfig
-from sim.judge import ClauseFigure
 from sim.plan.desk import Inquiry
 from sim.plan.ladder import Ladder
 from sim.plan.question import Question
 from sim.plan.result import Variant
 from sim.plan.sized import Sized
+from sim.plan.trial import Outcome
 from sim.report.figures import Resolved
 from sim.sweep.axes import Settings, show
 from sim.sweep.workers import Failure
@@ -96,7 +96,6 @@ def vary(question: Question, sized: Sized, change: Change) -> Inquiry[Variant]:
         return _variant(change, base, ladder, reason=result.message)
     step = -1 if result.meets else 1
     answer = ladder.answer if result.meets else None
-    clauses = result.clauses
     while 0 <= (place := place + step) < len(ladder.sizes):
         [other] = yield [ladder.job(machine, ladder.sizes[place], whole=False)]
         if isinstance(other, Failure):
@@ -108,7 +107,7 @@ def vary(question: Question, sized: Sized, change: Change) -> Inquiry[Variant]:
     reason = None
     if answer is None:
         reason = f"not even with {ladder.sizes[-1]}"
-    return _variant(change, base, ladder, answer, clauses, result.meets, reason)
+    return _variant(change, base, ladder, answer, result, reason)
 
 
 def _variant(
@@ -116,8 +115,7 @@ def _variant(
     base: Resolved,
     ladder: Ladder,
     answer: int | None = None,
-    clauses: list[ClauseFigure] | None = None,
-    meets: bool = False,
+    outcome: Outcome | None = None,
     reason: str | None = None,
 ) -> Variant:
     settings = base.settings
@@ -128,7 +126,8 @@ def _variant(
         base=show(getattr(source, change.setting)),
         answer=answer,
         change=answer - ladder.answer if answer is not None else None,
-        meets_at_answer=meets,
-        clauses=clauses or [],
+        meets_at_answer=outcome is not None and outcome.meets,
+        clauses=outcome.clauses if outcome is not None else [],
+        good_share=outcome.good_share if outcome is not None else None,
         reason=reason,
     )

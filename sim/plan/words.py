@@ -58,7 +58,7 @@ def glossary(slo: Slo, *, users: bool) -> list[tuple[str, str]]:
     words += [
         ("replica", "one copy of the model on its own devices; 3 x (2 x L4) are three replicas of two L4 each"),
         ("$/h", "US dollars for an hour of all devices, busy or not"),
-        ("$/M out", "US dollars for a million output tokens, over the whole trace"),
+        ("$/M out", f"US dollars for a million output tokens, over the whole {'run' if users else 'trace'}"),
         ("meets", "keeps every promise; misses: does not"),
     ]  # fmt: skip
     if slo.goodput is not None:

@@ -32,6 +32,11 @@ def _machines(candidate: Candidate) -> str:
     return machines(candidate.replicas or 0, candidate).replace(" x ", " × ")
 
 
+def _users(candidate: Candidate) -> str:
+    count = candidate.users or 0
+    return f"{'≥ ' if candidate.at_least else ''}{count:,} user{'' if count == 1 else 's'}"
+
+
 def _price(candidate: Candidate) -> float | None:
     if candidate.users is not None:
         return candidate.usd_per_user_hour
@@ -65,13 +70,12 @@ def _prices(candidates: list[Candidate], best: Candidate | None) -> str:
 
 
 def _answer(sentence: str, result: PlanResult) -> Shown:
-    source = (
-        f"Bisection over {result.simulations:,} simulations of the whole trace, bursts included."
-    )
+    of = "users at work" if result.mode == "users" else "the whole trace, bursts included"
+    source = f"Bisection over {result.simulations:,} simulations of {of}."
     if result.best is None:
         return "none", "", source
     best = _best(result)
-    figure = f"{best.users:,} users" if best.users is not None else _machines(best)
+    figure = _users(best) if best.users is not None else _machines(best)
     return figure, _prices(result.candidates, best), source
 
 
@@ -83,7 +87,7 @@ def _other(sentence: str, result: PlanResult) -> Shown:
     best = _best(result) if result.best is not None else None
     if not candidate.feasible:
         return "no", "", "Simulated, or computed from memory and weights."
-    figure = f"{candidate.users:,} users" if candidate.users is not None else _machines(candidate)
+    figure = _users(candidate) if candidate.users is not None else _machines(candidate)
     return (
         figure,
         _prices([c for c in result.candidates if c in (candidate, best)], best),
@@ -151,7 +155,7 @@ def _tighter(sentence: str, result: PlanResult) -> Shown:
     return (
         numbers.percent(share),
         svg.bars([(share, "warm"), (1 - share, "used")]),
-        "Late requests in the simulation of the next smaller fleet.",
+        f"Late requests in the simulation {'with one user more' if best.users is not None else 'of the next smaller fleet'}.",
     )
 
 
@@ -180,15 +184,19 @@ def _bound(sentence: str, result: PlanResult) -> Shown:
     )
 
 
+def _no_bound(sentence: str, result: PlanResult) -> Shown:
+    return "no bound", "", "A bound is proved from the cost model, and a table has no formula."
+
+
 def _draws(sentence: str, result: PlanResult) -> Shown:
     again = _best(result).reseeding
     if again is None:
-        return "1 run", svg.bars([(1.0, "used")]), "The trace as it is; redraws were not asked for."
+        return "1 run", svg.bars([(1.0, "used")]), "One run; redraws were not asked for."
     share = again.holds / max(1, again.seeds)
     return (
         f"{again.holds} of {again.seeds}",
         svg.bars([(share, "used"), (1 - share, "warm")]),
-        "Simulations of other draws of the same trace.",
+        f"Simulations of other draws of {'sessions' if result.mode == 'users' else 'the same trace'}.",
     )
 
 
@@ -225,6 +233,7 @@ _KINDS: Final[tuple[tuple[tuple[str, ...], Callable[[str, PlanResult], Shown]], 
     (("One replica fewer", "One user more"), _tighter),
     (("Scaled in windows",), _scaling),
     (("No autoscaler",), _bound),
+    (("No lower bound",), _no_bound),
     (("How sure",), _draws),
     (("None of", "What moves"), _settings),
 )

@@ -66,7 +66,7 @@ def _machines(result: PlanResult, rest: list[str]) -> Section:
     return Section(
         name="machines",
         title="Machines",
-        lead="Each kind of machine that was asked for, at the fewest that keep every promise at once.",
+        lead=f"Each kind of machine that was asked for, at the {'most users' if result.mode == 'users' else 'fewest'} that keep every promise at once.",
         parts=parts,
     )
 
@@ -104,7 +104,7 @@ def _frontier(result: PlanResult) -> Section | None:
     return Section(
         name="frontier-section",
         title="Frontier",
-        lead="Every fleet that was simulated. Lower is faster, further left is smaller or cheaper; the dashed line is the promise.",
+        lead=f"Every {'number of users' if result.mode == 'users' else 'fleet'} that was simulated. Lower is faster, further left is smaller or cheaper; the dashed line is the promise.",
         parts=parts,
     )
 
@@ -165,24 +165,28 @@ def _rates(result: PlanResult, best: Candidate) -> Section | None:
         return None
     scale = float(variants[0].base)
     rate = result.trace.requests / result.trace.span_s / scale
-    points = [(scale, base.clauses), *((float(v.value), v.clauses) for v in variants)]
+    points = [
+        (scale, base.clauses, base.good_share),
+        *((float(v.value), v.clauses, v.good_share) for v in variants),
+    ]
     points.sort(key=lambda p: p[0])
+    x = [rate * at for at, _, _ in points]
+    first, *looks = _looks(len(base.clauses) + 1)
     curves = []
-    for place, (look, clause) in enumerate(
-        zip(_looks(len(base.clauses)), base.clauses, strict=True)
-    ):
-        x = [rate * at for at, _ in points]
-        goodput = [rate * at * _kept(clauses[place]) for at, clauses in points]
+    if len(result.slo.metrics) > 1:
+        every = [rate * at * (share or 0.0) for at, _, share in points]
+        curves.append(Curve(label="within all at once", x=x, y=every, look=first, dots=True))
+    for place, (look, clause) in enumerate(zip(looks, base.clauses, strict=True)):
+        goodput = [rate * at * _kept(clauses[place]) for at, clauses, _ in points]
         curves.append(Curve(label=f"within {clause.name}", x=x, y=goodput, look=look, dots=True))
-    offered = [rate * at for at, _ in points]
     chart = Chart(
         title="Goodput against rate", x_title="requests offered a second", y_title="requests a second within the limit", x_zero=True,
-        curves=[*curves, Curve(label="all offered", x=[0.0, *offered], y=[0.0, *offered], look="offered")],
+        curves=[*curves, Curve(label="all offered", x=[0.0, *x], y=[0.0, *x], look="offered")],
     )  # fmt: skip
     return Section(
         name="rate",
         title="Goodput",
-        lead=f"{machines(best.replicas or 1, best)} under the trace at other rates: how many requests a second keep each limit. On the thin line all do.",
+        lead=f"{machines(best.replicas or 1, best)} under the trace at other rates: how many requests a second keep all limits at once, and each by itself. On the thin line all do.",
         parts=[Charts(name="goodput", charts=[chart])],
     )
 
@@ -239,7 +243,12 @@ def _sensitivity(best: Candidate) -> Section | None:
                 for name, value in again.worst_ms.items()
             ),
         ]
-        parts.append(Facts(title="Other draws of the trace", facts=facts))
+        parts.append(
+            Facts(
+                title=f"Other draws of {'sessions' if best.users is not None else 'the trace'}",
+                facts=facts,
+            )
+        )
     if best.sensitivity:
         parts.insert(0, variant_table(best))
     return Section(name="sensitivity", title="What moves the answer", lead=lead, parts=parts)

@@ -28,7 +28,7 @@ def machine_table(result: PlanResult) -> Table:
             else candidate.hardware
         )
         answer = (
-            [numbers.count(candidate.users)]
+            [f"{'≥ ' if candidate.at_least else ''}{numbers.count(candidate.users)}"]
             if users
             else [numbers.count(candidate.replicas), numbers.count(candidate.devices)]
         )

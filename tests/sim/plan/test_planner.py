@@ -5,6 +5,7 @@ import itertools
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from engine.core.errors import ConfigError
 from sim.judge import Populations
@@ -13,6 +14,7 @@ from sim.plan.reseeding import at_least
 from sim.plan.result import PlanTrace
 from sim.plan.trial import run_trial
 from sim.plan.windows import Windows, fewest_by_window
+from sim.report.plan_page import document
 from sim.sweep.axes import Files, resolve_settings
 from tests.reference.sizing import fewest_replicas
 from tests.sim.plan.worlds import plan, question, write_bursts
@@ -170,6 +172,43 @@ def test_what_cannot_be_done_says_which_bound_it_meets(bursts, slo, changes, cod
     assert message in candidate.reasons[0].message
     assert result.findings[0].startswith("No number of machines")
     assert any(message in sentence for sentence in result.findings)
+
+
+def test_a_plan_on_a_table_of_steps_says_why_it_has_no_lower_bound(bursts, tmp_path):
+    steps = tmp_path / "steps.csv"
+    rows = [
+        f"{d},{c},{k},{5000 + 40 * d + 20 * k}" for d in (0, 64) for c in (0, 900) for k in (0, 900)
+    ]
+    steps.write_text("\n".join(["decodes,decode_context,chunk_tokens,step_us", *rows]) + "\n")
+    asked = question(bursts, "ttft_p99=2s", settings={"cost": f"table:{steps}"})
+    result = plan(asked)
+    [candidate] = result.candidates
+    assert candidate.bound is None
+    assert candidate.no_bound in result.findings
+    assert "the table steps.csv has points and no formula" in (candidate.no_bound or "")
+    assert "Step times are those of the table" in " ".join(result.findings)
+    assert "from the table steps.csv, the same on all hardware" in " ".join(result.assumptions)
+    shown = next(f for f in document(result, []).findings if f.sentence == candidate.no_bound)
+    assert (shown.figure, shown.source) == (
+        "no bound",
+        "A bound is proved from the cost model, and a table has no formula.",
+    )
+    [modelled] = plan(replace(asked, settings={})).candidates
+    assert (modelled.bound is not None, modelled.no_bound) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "said"),
+    [
+        ("bf16", "a smaller model or fewer bits (--set dtype=fp8)"),
+        ("fp8", "a smaller model or fewer bits (--set dtype=int4)"),
+        ("int4", "a smaller model"),
+    ],
+)
+def test_advice_names_no_more_bits_than_are_used(bursts, dtype, said):
+    asked = question(bursts, "tpot_p99=1ms", settings={"dtype": dtype, "tensor_parallel": 1})
+    advice = plan(asked).findings[-1].removesuffix(".")
+    assert said in advice.removeprefix("What could do: ").split("; ")
 
 
 def test_the_cheapest_wins_and_prices_decide(bursts):

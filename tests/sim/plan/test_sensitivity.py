@@ -1,9 +1,12 @@
 """What moves an answer: every setting that could is turned, and one that cannot be is told with its reason."""
 
 import pytest
+from msgspec.structs import replace
 
+from sim.plan.ladder import Ladder
+from sim.plan.points import Price
 from sim.plan.sensitivity import changes_for
-from sim.plan.sized import Sized
+from sim.plan.sized import Sized, new_candidate
 from sim.plan.trial import run_trial
 from sim.report.plan_findings import page_finding
 from sim.sweep.axes import resolve_settings
@@ -31,6 +34,19 @@ def test_reseeding_and_sensitivity_tell_what_moves_the_answer(bursts):
     for variant in candidate.sensitivity:
         assert variant.meets_at_answer == all(c.misses <= c.allowed for c in variant.clauses)
         assert (variant.answer is None) == (variant.reason is not None)
+
+
+@pytest.mark.parametrize("users", [1, 2, 3, 7, 12, 100])
+def test_sizes_around_a_few_users_are_their_neighbours(bursts, users):
+    asked = question(bursts, "ttft_p99=9s")
+    machine = resolve_settings({"hardware": "L4", "tensor_parallel": 1})
+    price = Price(usd_per_hour=1.0, as_of=None, source=None)
+    candidate = replace(new_candidate("L4", machine, price, None), users=users)
+    ladder = Ladder(asked, Sized(candidate, machine, None))
+    fewer = max(1, users - max(1, round(users / 10)))
+    assert ladder.safer == fewer
+    assert ladder.sizes == sorted({*ladder.sizes, users, users + max(1, round(users / 10))})[::-1]
+    assert len(ladder.sizes) == min(5, users + 2)
 
 
 @pytest.mark.parametrize(

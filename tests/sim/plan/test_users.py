@@ -6,7 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from engine.core.errors import ConfigError
+from sim.plan.findings import findings_of
 from sim.plan.users import PAUSE_NS, Crowd, crowd_requests, run_users
+from sim.report.plan_page import document
 from sim.sweep.axes import resolve_settings
 from tests.sim.plan.worlds import plan, question, write_bursts, write_sessions
 from traces.figures import encode_figures
@@ -94,6 +96,7 @@ def test_the_most_users_are_those_of_trying_every_number(trace, limit):
         assert all(holds[max(0, candidate.users - 3) : candidate.users])
         if candidate.monotone and candidate.users < 10:
             assert not holds[candidate.users]
+    assert candidate.at_least == (candidate.users == 10)
 
 
 def test_a_users_plan_prices_the_user_hour_and_repeats_itself(trace):
@@ -109,6 +112,69 @@ def test_a_users_plan_prices_the_user_hour_and_repeats_itself(trace):
     assert "can work at once on" in result.findings[0]
     assert encode_figures(plan(asked, ["L4", "H100"], users=True, count=2)) == encode_figures(
         result
+    )
+
+
+def test_a_search_that_stops_while_all_fit_says_at_least(trace):
+    asked = question(trace, "ttft_p90=1m", settings={"tensor_parallel": 1}, max_users=2)
+    result = plan(asked, ["L4", "H100"], users=True)
+    assert [(c.users, c.at_least) for c in result.candidates] == [(2, True)] * 2
+    assert result.findings[0].startswith("At least 2 users can work at once on 1 x L4")
+    assert result.findings[0].endswith("the search stopped at 2, and more may fit (--max-users).")
+    assert any("On 1 x H100 it is at least 2 users" in said for said in result.findings)
+    made = document(result, [])
+    assert made.findings[0].figure == "≥ 2 users"
+    table = next(
+        p for s in made.sections for p in s.parts if getattr(p, "name", "") == "machine-table"
+    )
+    assert [row[1] for row in table.rows] == ["≥ 2", "≥ 2"]
+
+
+@pytest.mark.parametrize(
+    ("users", "exceptions", "said"),
+    [
+        (1, [2], "2 users fail though more do not; the answer is the most below them."),
+        (2, [3], "3 users fail though more do not; 1 and 2 all hold, so the answer is 2."),
+        (7, [8, 9], "8, 9 users fail though more do not; 5, 6 and 7 all hold, so the answer is 7."),
+    ],
+)
+def test_users_that_are_not_monotone_are_told_with_the_sizes_that_hold(
+    trace, users, exceptions, said
+):
+    asked = question(trace, "ttft_p90=1m", settings={"tensor_parallel": 1}, max_users=1)
+    result = plan(asked, users=True)
+    [candidate] = result.candidates
+    [point] = candidate.points
+    moved = replace(
+        candidate,
+        users=users,
+        exceptions=exceptions,
+        points=[replace(point, users=size) for size in range(1, users + 1)],
+    )
+    assert findings_of(replace(result, candidates=[moved]))[-1].endswith(said)
+
+
+def test_the_sentence_of_a_users_plan_says_how_many_requests_were_judged(trace):
+    asked = question(trace, "ttft_p90=1m", settings={"tensor_parallel": 1}, max_users=1)
+    for seeds in (0, 2):
+        result = plan(replace(asked, seeds=seeds), users=True)
+        [point] = result.candidates[0].points
+        judged = f"{point.clauses[0].population:,} requests"
+        assert judged in next(said for said in result.findings if said.startswith("How sure: "))
+
+
+def test_where_goodput_binds_the_sentences_give_shares(trace):
+    asked = question(trace, "ttft_p10=1m,goodput=90%", settings={"tensor_parallel": 1}, max_users=2)
+    result = plan(asked, users=True)
+    [candidate] = result.candidates
+    one, two = candidate.points
+    last = replace(two, meets=False, good_share=0.85)
+    moved = replace(candidate, users=1, at_least=False, points=[one, last])
+    said = findings_of(replace(result, candidates=[moved]))
+    assert any("and 100 % keep all limits" in each for each in said)
+    assert (
+        "One user more misses goodput: 85 % of requests keep all limits at once, and 90 % are to."
+        in said
     )
 
 

@@ -7,6 +7,7 @@ from msgspec.structs import replace
 from typer.testing import CliRunner
 
 from sim.plan.cli import plan as command
+from sim.plan.findings import point_at
 from sim.plan.result import PlanResult
 from sim.report.plan_findings import page_finding
 from sim.report.plan_page import MOST_FINDINGS, document
@@ -103,6 +104,21 @@ def test_plan_without_an_answer_still_has_its_page(tmp_path):
     )
     assert result.exit_code == 1, result.output
     assert "cannot do it" in (out / "plan.html").read_text()
+
+
+def test_goodput_is_of_requests_that_keep_all_limits_and_each_limit_alone_lets_more_pass(planned):
+    _, result = planned
+    best = result.candidates[result.best]
+    (chart,) = {c.name: c for c in parts(document(result, []), Charts)}["goodput"].charts
+    joint, *each = chart.curves[:-1]
+    assert joint.label == "within all at once"
+    assert [curve.label for curve in each] == ["within ttft_p99", "within tpot_p99"]
+    shares = {float(v.value): v.good_share for v in best.sensitivity if v.setting == "rate_scale"}
+    shares[1.0] = point_at(best, best.replicas).good_share
+    span = result.trace.requests / result.trace.span_s
+    assert joint.y == pytest.approx([span * at * shares[at] for at in sorted(shares)])
+    for curve in each:
+        assert all(y <= more + 1e-9 for y, more in zip(joint.y, curve.y, strict=True))
 
 
 def test_the_goodput_chart_offers_the_rate_that_was_simulated(planned):
