@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from sim.report.figures import FindingText, ReplayReport
+from sim.report.promises import goodput_text
 from traces.report import numbers
 
 MOST: Final = 6
@@ -49,6 +50,19 @@ def _lost(report: ReplayReport) -> FindingText | None:
         sentence=f"{numbers.percent(lost / total)} of the requests, {lost:,} of {total:,}, did not end as they should: {'; '.join(parts)}.",
         source="Counted; every request of the trace is in one of the counts.",
         warm=True,
+    )
+
+
+def _goodput(report: ReplayReport) -> FindingText | None:
+    kept = report.goodput
+    if kept is None:
+        return None
+    return FindingText(
+        code="goodput",
+        figure=f"{numbers.amount(kept.good_per_s)}/s",
+        sentence=f"{goodput_text(kept)}.",
+        source="Each request judged by itself against all limits; one that was rejected keeps nothing.",
+        warm=not kept.meets,
     )
 
 
@@ -228,5 +242,5 @@ def _speed(report: ReplayReport) -> FindingText | None:
 
 
 _FINDERS: Final[tuple[Callable[[ReplayReport], FindingText | None], ...]] = (
-    _lost, _paging, _reservation, _preemptions, _limit, _latency, _prefixes, _cost, _waste, _speed,
+    _lost, _goodput, _paging, _reservation, _preemptions, _limit, _latency, _prefixes, _cost, _waste, _speed,
 )  # fmt: skip

@@ -90,6 +90,9 @@ def _picture(code: str, report: ReplayReport) -> str:
             return svg.bars(
                 [((total - counts.done) / total, "warm"), (counts.done / total, "used")]
             )
+        case "goodput":
+            share = (report.goodput.good_share if report.goodput is not None else None) or 0.0
+            return svg.bars([(share, "used"), (1 - share, "warm")])
         case "paging":
             held = (memory.mean_used_tokens + memory.mean_unused_tokens) / batch.mean_running
             most = report.lengths.total_tokens.max or 1.0

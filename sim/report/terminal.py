@@ -10,6 +10,7 @@ from rich.text import Text
 from sim.fitted import Fit
 from sim.report.figures import ReplayReport, Resolved
 from sim.report.memory_table import memory_line
+from sim.report.promises import goodput_text
 from traces.render import bad_rows
 from traces.report import numbers
 from traces.stats import Spread
@@ -142,6 +143,8 @@ def _facts(report: ReplayReport) -> Table:
         f"mean {batch.mean_running:.1f} running, {batch.mean_waiting:.1f} waiting; largest step "
         f"{numbers.counted(batch.max, 'sequence')}; {numbers.counted(speed.steps, 'step')}; {numbers.counted(batch.preemptions, 'preemption')}",
     )
+    if report.goodput is not None:
+        table.add_row("goodput", goodput_text(report.goodput))
     share = memory.used_share_of_allocated
     table.add_row(
         "KV pool",
