@@ -26,6 +26,14 @@ def replay(
         float | None,
         typer.Option(help="Stop at this simulated second.", rich_help_panel=WORKLOAD),
     ] = None,
+    slo: Annotated[
+        str | None,
+        typer.Option(
+            help="Promises as of `kilburn plan`, such as ttft_p99=2s,tpot_p99=60ms: judges each request and tells the goodput, the "
+            "requests a second that keep all limits at once.",
+            rich_help_panel=WORKLOAD,
+        ),
+    ] = None,
     strict: Strict = False,
     lockstep: Annotated[
         bool,
@@ -60,6 +68,7 @@ def replay(
     from sim.recorder import Recording, check_recording
     from sim.replay import replay_in_full, resolve
     from sim.report.terminal import render
+    from sim.slo import parse_slo
     from traces.figures import write_figures
     from traces.formats import open_trace
     from traces.outputs import check_outputs
@@ -80,6 +89,7 @@ def replay(
             given.refuse("record_replica", why="without --record")
         beside = html.with_suffix(".json") if html is not None and json is None else json
         check_outputs(beside, html, record, folder=csv, source=trace)
+        limits = parse_slo(slo) if slo is not None else None
         config = build_config(**flags.settings(), **asdict(shaping), until_s=until_s)
         recording = Recording(record, record_replica) if record is not None else None
         if recording is not None:
@@ -87,7 +97,11 @@ def replay(
         resolved = resolve(config, flags.hardware_file, flags.block_table)
         rows = open_trace(trace, strict=strict)
         report, run = replay_in_full(
-            rows, resolved, lambda requests: with_progress(requests, "replaying"), recording
+            rows,
+            resolved,
+            lambda requests: with_progress(requests, "replaying"),
+            recording,
+            limits,
         )
         if html is not None:
             from sim.report.write import write_page

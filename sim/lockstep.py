@@ -28,6 +28,7 @@ from engine.desk import Desk
 from sim.rerun import Inputs, check_journal
 from sim.verdict import Comparison, Verdict
 from traces.recording import Entry, RecordingReader
+from traces.report import numbers
 from traces.rerun import Rows, Sequence
 
 EQUAL, DIFFERENT = 0, 1
@@ -50,7 +51,9 @@ def replay_lockstep(path: Path, write: Callable[[str], None]) -> int:
 def _tell(name: str, path: Path, verdict: Verdict, write: Callable[[str], None]) -> int:
     difference = verdict.difference
     if difference is None:
-        write(f"{name}: equal, {verdict.num_calls} calls and {verdict.num_decisions} decisions")
+        write(
+            f"{name}: equal, {numbers.counted(verdict.num_calls, 'call')} and {numbers.counted(verdict.num_decisions, 'decision')}"
+        )
         return EQUAL
     where = "the end" if difference.line is None else f"line {difference.line}"
     write(f"{name}: different at {where} of {path}, after {verdict.num_calls} equal calls")

@@ -15,10 +15,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 ROOT = Path(__file__).resolve().parent.parent
 DATA = ROOT / "tests" / "data"
 
-settings.register_profile(
-    "default", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=50
-)
-settings.register_profile("nightly", deadline=None, max_examples=2000, derandomize=False)
+_NO_CLOCK = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("default", **_NO_CLOCK, max_examples=50)
+settings.register_profile("nightly", **_NO_CLOCK, max_examples=2000, derandomize=False)
 settings.load_profile(os.environ.get("KILBURN_HYPOTHESIS", "default"))
 
 

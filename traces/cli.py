@@ -8,6 +8,7 @@ from msgspec.structs import asdict
 
 from traces.flags import FiguresPath, Limit, ShapingFlags, Strict, TracePath
 from traces.given import Given
+from traces.report import numbers
 from traces.spread import spread
 
 LRU_BLOCKS = "1000,5000,10000,30000,50000,100000"
@@ -90,7 +91,10 @@ def convert(
     num_bad = sum(source.bad_counts.values())
     for part in bad_rows(source.bad_rows, num_bad, source.num_requests + num_bad):
         console.print(part)
-    console.print(f"{out}: {count:,} requests from {trace.name} ({source.format})", soft_wrap=True)
+    console.print(
+        f"{out}: {numbers.counted(count, 'request')} from {trace.name} ({source.format})",
+        soft_wrap=True,
+    )
 
 
 @app.command()
@@ -177,7 +181,9 @@ def synth(
         )
         header, requests = synthesise(recipe)
         count = write_trace(header, with_progress(requests, "wrote"), out)
-    Console(highlight=False, markup=False).print(f"{out}: {count:,} requests", soft_wrap=True)
+    Console(highlight=False, markup=False).print(
+        f"{out}: {numbers.counted(count, 'request')}", soft_wrap=True
+    )
 
 
 def _refuse_idle_flags(

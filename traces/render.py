@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from traces.report import numbers
 from traces.reuse import PrefixReuse
 from traces.schema import BadRow
 from traces.servegen import MixStats
@@ -18,7 +19,9 @@ def bad_rows(shown: Sequence[BadRow], total: int, rows: int) -> list[RenderableT
     """The first bad rows with their reasons and how many there are; nothing where there are none."""
     if not total:
         return []
-    lines = [f"{total:,} of {rows:,} rows are not requests and were left out:"]
+    lines = [
+        f"{total:,} of {numbers.counted(rows, 'row')} {'is not a request and was' if total == 1 else 'are not requests and were'} left out:"
+    ]
     lines += [f"  line {row.line}: {row.message}" for row in shown[:SHOWN_BAD_ROWS]]
     if total > SHOWN_BAD_ROWS:
         lines.append(f"  and {total - SHOWN_BAD_ROWS:,} more")
@@ -88,9 +91,9 @@ def render_stats(head: str, stats: TraceStats, reuse: PrefixReuse | None) -> Gro
             (
                 "ideal reuse",
                 f"{reuse.token_hit_ratio:.2%} of prompt tokens, {reuse.block_hit_ratio:.2%} of blocks of "
-                f"{reuse.block_tokens} ({reuse.block_refs:,} references to {reuse.distinct_blocks:,} blocks, "
+                f"{reuse.block_tokens} ({reuse.block_refs:,} references to {numbers.counted(reuse.distinct_blocks, 'block')}, "
                 f"{reuse.single_use_blocks:,} used once); mean over requests {reuse.mean_request_hit_ratio:.1%}; "
-                f"{reuse.requests_with_hit:,} requests with a hit",
+                f"{numbers.counted(reuse.requests_with_hit, 'request')} with a hit",
             )
         )
     parts: list[RenderableType] = [_facts(facts), Text(""), spread_table("tokens", spreads)]
@@ -115,7 +118,7 @@ def render_mix(head: str, stats: MixStats) -> Group:
         ("clients", head),
         (
             "rates",
-            f"{stats.clients} clients over {stats.span_s:,.0f} s; {stats.rate_per_s:.1f} requests/s "
+            f"{numbers.counted(stats.clients, 'client')} over {stats.span_s:,.0f} s; {stats.rate_per_s:.1f} requests/s "
             f"({stats.lowest_window_rate:.1f} to {stats.highest_window_rate:.1f} by window); rate-weighted CV "
             f"{stats.cv:.2f}; the largest client makes {stats.largest_client_share:.1%}; "
             f"{stats.silent_windows:,} of {stats.windows:,} client windows are silent",

@@ -16,6 +16,7 @@ from engine.core.errors import ConfigError, TraceError
 from traces.formats import open_trace
 from traces.lines import Lines, read_chunks
 from traces.render import bad_rows, render_mix, render_stats
+from traces.report import numbers
 from traces.reuse import PrefixReuse, ReuseCollector
 from traces.schema import BadRow, TraceRequest
 from traces.servegen import MixStats, mix_stats, read_clients
@@ -117,7 +118,7 @@ def survey_trace(
         stats=collector.figures(has_arrivals=trace.has_arrivals),
         reuse=reuse.figures() if reuse is not None else None,
     )
-    head = f"{figures.name} ({figures.format}), {figures.rows:,} rows, sha256 {figures.sha256[:12]}"
+    head = f"{figures.name} ({figures.format}), {numbers.counted(figures.rows, 'row')}, sha256 {figures.sha256[:12]}"
     summary = Group(
         *bad_rows(trace.bad_rows, num_bad, figures.rows),
         render_stats(head, figures.stats, figures.reuse),

@@ -16,6 +16,7 @@ from rich.progress import Progress
 from rich.text import Text
 
 from engine.core.errors import ExecutorError, InvariantError, ServeError
+from traces.report import numbers
 from traces.schema import TraceRequest
 
 REDRAW_S: Final = 0.1
@@ -44,7 +45,7 @@ def with_progress(requests: Iterable[TraceRequest], verb: str) -> Iterator[Trace
             if now - drawn >= REDRAW_S:
                 drawn = now
                 rate = count / (now - started)
-                text = f"{verb} {count:,} requests, up to {row.arrival_ns / 1e9:,.0f} s; {rate:,.0f} requests/s"
+                text = f"{verb} {numbers.counted(count, 'request')}, up to {row.arrival_ns / 1e9:,.0f} s; {rate:,.0f} requests/s"
                 live.update(Text(text), refresh=True)
             yield row
 

@@ -5,6 +5,7 @@ after the sources of the whole package (and Numba and the host's instruction set
 kernels never meet old machine code. Knows no kernels.
 """
 
+import contextlib
 import functools
 import hashlib
 import logging
@@ -77,7 +78,18 @@ def entry() -> Callable[[int, int, int, int, int], None]:
     finally:
         settings.CACHE_DIR = before
     if kept:
-        for old in sorted(folder.parent.iterdir(), key=lambda p: -p.stat().st_mtime)[_KEPT:]:
-            shutil.rmtree(old, ignore_errors=True)
+        _prune(folder)
     result: Callable[[int, int, int, int, int], None] = compiled
     return result
+
+
+def _prune(own: Path) -> None:
+    """Removes builds that edits and upgrades left, never this one. Other processes may be at it too: what is gone is gone."""
+    others: list[tuple[float, Path]] = []
+    with contextlib.suppress(OSError):
+        for build in own.parent.iterdir():
+            with contextlib.suppress(FileNotFoundError):
+                if build != own:
+                    others.append((build.stat().st_mtime, build))
+    for _, build in sorted(others, reverse=True)[_KEPT - 1 :]:
+        shutil.rmtree(build, ignore_errors=True)

@@ -50,7 +50,11 @@ def _answer(result: PlanResult) -> str:
             f"{least} can work at once on {machines(best.replicas or 1, best)} with {result.model} and sessions like those of "
             f"{result.trace.name}{stopped}."
         )
-    devices = f", {best.devices:,} devices in all," if best.devices != best.replicas else ""
+    devices = (
+        f", {numbers.counted(best.devices or 0, 'device')} in all,"
+        if best.devices != best.replicas
+        else ""
+    )
     return f"You need {machines(best.replicas or 0, best)}{devices} to serve {result.model} under the load of {result.trace.name}."
 
 
@@ -202,12 +206,12 @@ def _redraws(best: Candidate) -> str:
     again = best.reseeding
     is_users = best.users is not None
     if again is None and is_users:
-        return f"one draw of sessions was simulated, {_judged(best):,} requests of it judged (--seeds N draws others, a longer --watch-s judges more)"
+        return f"one draw of sessions was simulated, {numbers.counted(_judged(best), 'request')} of it judged (--seeds N draws others, a longer --watch-s judges more)"
     if again is None:
         return "this trace alone was simulated, once (--seeds N redraws it)"
-    held = f"the answer holds in {again.holds} of {again.seeds} redraws of the trace"
+    held = f"the answer holds in {again.holds} of {numbers.counted(again.seeds, 'redraw')} of the trace"
     if is_users:
-        held = f"in the run {_judged(best):,} requests were judged; the answer holds in {again.holds} of {again.seeds} draws of other sessions"
+        held = f"in the run {_judged(best):,} requests were judged; the answer holds in {again.holds} of {numbers.counted(again.seeds, 'draw')} of other sessions"
     if again.holds == again.seeds:
         sure = f"so few show with 95 % confidence that it does in {again.sure_share:.0%} of all"
         return f"{held}; {sure}, or more"
@@ -220,8 +224,8 @@ def _redraws(best: Candidate) -> str:
     if again.suggested == answer:
         return more
     if again.suggested is not None:
-        unit = "replicas" if is_fleet else "users"
-        return f"{more}: plan for {again.suggested} {unit}"
+        sizes = f"{again.suggested} replicas" if is_fleet else _users(again.suggested)
+        return f"{more}: plan for {sizes}"
     return f"{more}: the promises have no margin here; loosen them or leave more room"
 
 

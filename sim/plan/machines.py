@@ -10,6 +10,7 @@ from sim.plan.too_slow import explain
 from sim.plan.trial import Outcome
 from sim.report.figures import Resolved
 from sim.sweep.render import show_ms
+from traces.report import numbers
 from traces.schema import MAX_ARRIVAL_NS
 
 DEGREES: Final = (1, 2, 4, 8)
@@ -70,7 +71,7 @@ def reason_alone(
         hints = [hint for code, hint in _HINTS.items() if code in outcome.rejected]
         return Reason(
             code="rejected",
-            message=f"{machine} can never run {rejected:,} of {outcome.submitted:,} requests ({codes}), and the promises allow "
+            message=f"{machine} can never run {rejected:,} of {numbers.counted(outcome.submitted, 'request')} ({codes}), and the promises allow "
             f"{least:,} misses{'; ' if hints else ''}{', or '.join(hints)}",
         )
     late = [clause for clause in outcome.clauses if clause.misses > clause.allowed]

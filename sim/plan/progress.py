@@ -9,6 +9,7 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from sim.plan.desk import Standing
 from sim.progress import seldom
+from traces.report import numbers
 
 
 @contextmanager
@@ -28,6 +29,4 @@ def line() -> Iterator[Callable[[Standing], None]]:
 def _words(standing: Standing) -> str:
     cached = f", {standing.cached:,} of them cached" if standing.cached else ""
     now = f", now {standing.label}" if standing.label else ""
-    return (
-        f"planning: {standing.done:,} simulations done{cached}, {standing.running:,} asked for{now}"
-    )
+    return f"planning: {numbers.counted(standing.done, 'simulation')} done{cached}, {standing.running:,} asked for{now}"

@@ -18,6 +18,7 @@ from sim.report.figures import Resolved
 from sim.slo import Slo
 from sim.sweep.axes import Files, Settings, resolve_settings
 from sim.sweep.digest import file_digest, key_of
+from traces.report import numbers
 
 
 class Question(Struct, frozen=True, kw_only=True):
@@ -87,7 +88,7 @@ class Question(Struct, frozen=True, kw_only=True):
         crowd = replace(self.crowd, users=users, seed=self.crowd.seed if seed is None else seed)
         arguments = (self.slo, self.strict, self.only_fitting, crowd)
         key = key_of("users", self.trace_sha256, _plain(machine), *arguments)
-        label = f"{users} user{'' if users == 1 else 's'} on {name_of(machine)}"
+        label = f"{numbers.counted(users, 'user')} on {name_of(machine)}"
         return Job(key, Outcome, run_users, (self.trace, machine, *arguments), label)
 
     def bound(self, machine: Resolved) -> Job:

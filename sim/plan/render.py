@@ -11,6 +11,7 @@ from sim.plan.result import Candidate, PlanResult, Point, Variant
 from sim.plan.table import is_answer
 from sim.plan.words import glossary
 from sim.sweep.render import show_ms
+from traces.report import numbers
 
 
 def render(result: PlanResult) -> Group:
@@ -110,12 +111,12 @@ def _words(result: PlanResult) -> Iterator[Text]:
 
 def _footer(result: PlanResult) -> Iterator[Text]:
     trace = result.trace
-    sessions = f" in {trace.sessions:,} sessions" if trace.sessions else ""
+    sessions = f" in {numbers.counted(trace.sessions, 'session')}" if trace.sessions else ""
     left = f", {trace.left_out:,} left out as too long" if trace.left_out else ""
-    bad = f", {sum(trace.bad.values()):,} bad rows" if trace.bad else ""
+    bad = f", {numbers.counted(sum(trace.bad.values()), 'bad row')}" if trace.bad else ""
     span = f" over {trace.span_s:,.0f} s" if result.mode == "fleet" else ""
     yield Text(
-        f"{trace.name} ({trace.format}): {trace.requests:,} requests{sessions}{span}{left}{bad}; {result.simulations:,} simulations; "
+        f"{trace.name} ({trace.format}): {numbers.counted(trace.requests, 'request')}{sessions}{span}{left}{bad}; {numbers.counted(result.simulations, 'simulation')}; "
         f"question {result.question_sha256[:12]}",
         style="dim",
     )

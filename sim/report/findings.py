@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Final
 
 from sim.report.figures import FindingText, ReplayReport
+from sim.report.promises import goodput_text
 from traces.report import numbers
 
 MOST: Final = 6
@@ -49,6 +50,19 @@ def _lost(report: ReplayReport) -> FindingText | None:
         sentence=f"{numbers.percent(lost / total)} of the requests, {lost:,} of {total:,}, did not end as they should: {'; '.join(parts)}.",
         source="Counted; every request of the trace is in one of the counts.",
         warm=True,
+    )
+
+
+def _goodput(report: ReplayReport) -> FindingText | None:
+    kept = report.goodput
+    if kept is None:
+        return None
+    return FindingText(
+        code="goodput",
+        figure=f"{numbers.amount(kept.good_per_s)}/s",
+        sentence=f"{goodput_text(kept)}.",
+        source="Each request judged by itself against all limits; one that was rejected keeps nothing.",
+        warm=not kept.meets,
     )
 
 
@@ -125,7 +139,7 @@ def _latency(report: ReplayReport) -> FindingText | None:
         code="latency",
         figure=numbers.ms(ttft.p99),
         sentence=f"Half of the requests have their first token within {numbers.ms(ttft.p50)}, 99 of 100 within {numbers.ms(ttft.p99)}{pace}.",
-        source=f"TTFT of {ttft.count:,} and TPOT of {tpot.count:,} requests that are done; step times by the {report.config.cost_model} model.",
+        source=f"TTFT of {ttft.count:,} and TPOT of {numbers.counted(tpot.count, 'finished request')}; step times by the {report.config.cost_model} model.",
     )
 
 
@@ -174,7 +188,7 @@ def _preemptions(report: ReplayReport) -> FindingText | None:
         code="preemptions",
         figure=numbers.count(batch.preemptions),
         sentence=(
-            f"Running work was preempted {batch.preemptions:,} times, {how}, first after {numbers.seconds(batch.first_preemption_s)}: "
+            f"Running work was preempted {numbers.counted(batch.preemptions, 'time')}, {how}, first after {numbers.seconds(batch.first_preemption_s)}: "
             f"{batch.preemptions / report.requests.submitted:.2g} preemptions a request."
         ),
         source="Counted by the scheduler.",
@@ -221,12 +235,12 @@ def _speed(report: ReplayReport) -> FindingText | None:
         figure=f"{numbers.count(speed.output_tokens_per_s)}/s",
         sentence=(
             f"The machine generates {speed.output_tokens_per_s:,.0f} tokens a second on this trace, and takes in {speed.prompt_tokens_per_s:,.0f}: "
-            f"{report.requests.done:,} requests in {numbers.seconds(speed.simulated_s)}."
+            f"{numbers.counted(report.requests.done, 'request')} in {numbers.seconds(speed.simulated_s)}."
         ),
         source="Tokens over simulated time, from the first arrival to the last step's end.",
     )
 
 
 _FINDERS: Final[tuple[Callable[[ReplayReport], FindingText | None], ...]] = (
-    _lost, _paging, _reservation, _preemptions, _limit, _latency, _prefixes, _cost, _waste, _speed,
+    _lost, _goodput, _paging, _reservation, _preemptions, _limit, _latency, _prefixes, _cost, _waste, _speed,
 )  # fmt: skip

@@ -88,7 +88,7 @@ def _moment(wanted: _Wanted, frames: FrameMap, several: bool) -> Moment:
     where = f", replica {wanted.replica}" if several else ""
     text = (
         f"At {numbers.seconds(wanted.at_ns / 1e9)}{where}: {held:,} of {total:,} frames are held by "
-        f"{len(np.unique(frames.request[frames.request >= 0])):,} requests, {counts[FrameState.SHARED]:,} of them shared; "
+        f"{numbers.counted(len(np.unique(frames.request[frames.request >= 0])), 'request')}, {counts[FrameState.SHARED]:,} of them shared; "
         f"{counts[FrameState.CACHED]:,} cached, {counts[FrameState.FREE]:,} free."
     )
     every = -(-total // MOST_FRAMES)

@@ -49,7 +49,7 @@ def document(
         title=f"Replay of {trace.name}",
         subtitle=(
             f"{config.model.name} in {config.settings.dtype} on {_machines(report)}{config.hardware.name}, {config.cost_model} cost model; "
-            f"{report.memory.pool_blocks:,} blocks of {report.memory.block_size} tokens; {report.requests.submitted:,} requests over "
+            f"{numbers.counted(report.memory.pool_blocks, 'block')} of {numbers.counted(report.memory.block_size, 'token')}; {numbers.counted(report.requests.submitted, 'request')} over "
             f"{numbers.seconds(trace.span_s)}"
         ),
         findings=[_finding(text, report) for text in report.findings],
@@ -90,6 +90,9 @@ def _picture(code: str, report: ReplayReport) -> str:
             return svg.bars(
                 [((total - counts.done) / total, "warm"), (counts.done / total, "used")]
             )
+        case "goodput":
+            share = (report.goodput.good_share if report.goodput is not None else None) or 0.0
+            return svg.bars([(share, "used"), (1 - share, "warm")])
         case "paging":
             held = (memory.mean_used_tokens + memory.mean_unused_tokens) / batch.mean_running
             most = report.lengths.total_tokens.max or 1.0
@@ -197,7 +200,7 @@ def _over_time(report: ReplayReport) -> Section:
     return Section(
         name="time",
         title="Over time",
-        lead=f"Means over {bins} bins of {numbers.seconds(series.end_s[0])}, of all replicas; at rest the mean over the whole run.",
+        lead=f"Means over {numbers.counted(bins, 'bin')} of {numbers.seconds(series.end_s[0])}, of all replicas; at rest the mean over the whole run.",
         parts=[
             OverTime(name="over-time", end_s=series.end_s, strips=strips),
             memory_table(report.memory.hindsight),
@@ -232,7 +235,7 @@ def _requests(report: ReplayReport, requests: Table) -> Section:
     bad = sum(report.trace.bad.values())
     if bad:
         reasons = ", ".join(f"{n:,} {code}" for code, n in report.trace.bad.items())
-        lead += f" {bad:,} rows of the trace are no requests ({reasons})."
+        lead += f" {numbers.counted(bad, 'row')} of the trace {'is no request' if bad == 1 else 'are no requests'} ({reasons})."
     return Section(name="requests", title="Requests", lead=lead, parts=[requests])
 
 

@@ -71,7 +71,7 @@ def _prices(candidates: list[Candidate], best: Candidate | None) -> str:
 
 def _answer(sentence: str, result: PlanResult) -> Shown:
     of = "users at work" if result.mode == "users" else "the whole trace, bursts included"
-    source = f"Bisection over {result.simulations:,} simulations of {of}."
+    source = f"Bisection over {numbers.counted(result.simulations, 'simulation')} of {of}."
     if result.best is None:
         return "none", "", source
     best = _best(result)

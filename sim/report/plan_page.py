@@ -48,7 +48,7 @@ def document(result: PlanResult, files: list[str]) -> Document:
         title=f"Sizing a {what} for {trace.name}"
         if what == "fleet"
         else f"How many users of {trace.name} fit",
-        subtitle=f"{result.model} within {result.slo}; {trace.requests:,} requests{span}; {result.simulations:,} simulations",
+        subtitle=f"{result.model} within {result.slo}; {numbers.counted(trace.requests, 'request')}{span}; {numbers.counted(result.simulations, 'simulation')}",
         findings=[page_finding(sentence, result) for sentence in first],
         sections=[s for s in sections if s is not None],
         footer=[

@@ -5,9 +5,10 @@ from html import escape
 from typing import Any, Final
 
 from sim.report.figures import FindingText
+from sim.report.promises import limits_text
 from sim.sweep.axes import Axis, show
 from sim.sweep.effects import along, crossed, figure_of, middles, strongest
-from sim.sweep.findings import METRICS, Shown, findings, goods, limits_text, points_text, shown_of
+from sim.sweep.findings import METRICS, Shown, findings, goods, points_text, shown_of
 from sim.sweep.result import GOOD, GOOD_SHARE, SweepPoint, SweepResult
 from traces.report import numbers, svg
 from traces.report.document import (

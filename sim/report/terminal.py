@@ -10,7 +10,9 @@ from rich.text import Text
 from sim.fitted import Fit
 from sim.report.figures import ReplayReport, Resolved
 from sim.report.memory_table import memory_line
+from sim.report.promises import goodput_text
 from traces.render import bad_rows
+from traces.report import numbers
 from traces.stats import Spread
 
 _LABEL_COLUMNS: Final = 46
@@ -99,7 +101,7 @@ def _machine(config: Resolved) -> str:
 
 def _fit(fit: Fit) -> str:
     return (
-        f"{fit.num_steps:,} steps; over steps not seen, {fit.folds} folds: a step's time off by {fit.error_share:.1%} "
+        f"{numbers.counted(fit.num_steps, 'step')}; over steps not seen, {fit.folds} folds: a step's time off by {fit.error_share:.1%} "
         f"on average, that of all by {fit.total_error_share:+.1%}; {fit.unusual_steps_share:.1%} stand in slow stretches "
         f"and were set aside, with {fit.unusual_time_share:.1%} of the time"
     )
@@ -120,7 +122,7 @@ def _facts(report: ReplayReport) -> Table:
         table.add_row("fit", _fit(config.fit))
     table.add_row(
         "trace",
-        f"{trace.name} ({trace.format}): {trace.rows:,} rows; first arrival {trace.first_arrival_s:g} s, "
+        f"{trace.name} ({trace.format}): {numbers.counted(trace.rows, 'row')}; first arrival {trace.first_arrival_s:g} s, "
         f"last {trace.last_arrival_s:,.3f} s, span {trace.span_s:,.3f} s",
     )
     rejected = ", ".join(f"{count:,} {code}" for code, count in requests.rejected.items())
@@ -139,8 +141,10 @@ def _facts(report: ReplayReport) -> Table:
     table.add_row(
         "batch",
         f"mean {batch.mean_running:.1f} running, {batch.mean_waiting:.1f} waiting; largest step "
-        f"{batch.max:,} sequences; {speed.steps:,} steps; {batch.preemptions:,} preemptions",
+        f"{numbers.counted(batch.max, 'sequence')}; {numbers.counted(speed.steps, 'step')}; {numbers.counted(batch.preemptions, 'preemption')}",
     )
+    if report.goodput is not None:
+        table.add_row("goodput", goodput_text(report.goodput))
     share = memory.used_share_of_allocated
     table.add_row(
         "KV pool",

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from sim.report.figures import FindingText
-from sim.slo import Slo
+from sim.report.promises import limits_text
 from sim.sweep.axes import Axis, show
 from sim.sweep.effects import extremes, figure_of, place_of, strongest
 from sim.sweep.result import GOOD, GOOD_SHARE, SweepPoint, SweepResult, good
@@ -67,16 +67,6 @@ def goods(result: SweepResult) -> list[Shown]:
                 Shown(good(metric), f"{metric.upper()} kept / s", meaning, "requests/s", True)
             )
     return shown
-
-
-def limits_text(slo: Slo) -> str:
-    """What one request must keep to be good: `TTFT within 2 s and TPOT within 60 ms`."""
-    parts = []
-    for metric in slo.metrics:
-        limit = slo.limit_ns(metric)
-        assert limit is not None
-        parts.append(f"{metric.upper()} within {numbers.ms(limit / 1e6)}")
-    return _and(parts)
 
 
 def findings(result: SweepResult) -> list[FindingText]:

@@ -10,6 +10,7 @@ from rich.progress import Progress as Bar
 
 from sim.progress import seldom
 from sim.sweep.runner import Progress
+from traces.report import numbers
 
 
 @contextmanager
@@ -19,7 +20,10 @@ def bar() -> Iterator[Callable[[Progress], None]]:
         tell = seldom()
         yield lambda progress: tell(
             ", ".join(
-                [f"sweeping: {progress.done:,} of {progress.total:,} points", *_notes(progress)]
+                [
+                    f"sweeping: {progress.done:,} of {numbers.counted(progress.total, 'point')}",
+                    *_notes(progress),
+                ]
             )
         )
         return

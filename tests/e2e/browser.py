@@ -1,6 +1,7 @@
 """The system's Chromium, driven by Playwright: a page that fails its test if the console ever says an error."""
 
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -52,7 +53,7 @@ def page_of(
         viewport={"width": width, "height": height}, color_scheme=scheme, **options
     )
     page = context.new_page()
-    page.set_default_timeout(15_000)
+    page.set_default_timeout(60_000)
     errors: list[str] = []
     page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
     page.on("pageerror", lambda error: errors.append(str(error)))
@@ -78,9 +79,10 @@ def until(page, condition: str) -> None:
     """Asks the page until `condition`, an expression, holds. The page's content policy forbids Playwright's own way of waiting.
 
     Raises:
-        AssertionError: it did not within 15 seconds.
+        AssertionError: it did not within a minute.
     """
-    for _ in range(300):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
         if page.evaluate(condition):
             return
         page.wait_for_timeout(50)

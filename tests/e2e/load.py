@@ -33,7 +33,7 @@ def streaming(
                 "POST",
                 str(client.base_url.join("/v1/completions")),
                 json=LONG | {"prompt": prompt} | fields,
-                timeout=30,
+                timeout=120,
             ) as response:
                 for _ in response.iter_bytes():
                     if leave.is_set():
@@ -50,4 +50,4 @@ def streaming(
     finally:
         leave.set()
         for thread in threads:
-            thread.join(20)
+            thread.join(60)

@@ -178,11 +178,11 @@ def test_server_says_where_it_is_and_ends_quietly(recording) -> None:
         try:
             said = process.stdout.readline()
             url = re.search(r"http://127\.0\.0\.1:\d+/", said)[0]
-            assert "<title>run.jsonl.gz · Kilburn</title>" in httpx.get(url).text
-            assert httpx.get(f"{url}other").status_code == 404
+            assert "<title>run.jsonl.gz · Kilburn</title>" in httpx.get(url, timeout=60).text
+            assert httpx.get(f"{url}other", timeout=60).status_code == 404
         finally:
             process.send_signal(signal.SIGINT)
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
 
 
 @pytest.mark.parametrize(

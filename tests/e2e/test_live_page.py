@@ -1,16 +1,29 @@
 """The live page in a real browser: it loads, shows the pool as it changes, streams a chat, cancels, asks for a key, and says when it is alone."""
 
+from contextlib import ExitStack
+from typing import Any
+
 import pytest
 
-from engine.core.plan import Plan
+from gateway.engine import Served
 from gateway.tenants import load_tenants
 from tests.e2e.browser import keep_picture, needs_browser, page_of, until
-from tests.e2e.load import slow, streaming
+from tests.e2e.load import streaming
 from tests.engine.gate import Gate
 from tests.gateway.live import live, scripted, wait_until_free
+from tests.gateway.standstill import BEGUN_STEPS, StandStill
 
 pytestmark = needs_browser
+STEP_S = 0.02
 MAP = "document.querySelector('#map').view"
+
+
+def standing_still(begun_steps: int = BEGUN_STEPS, **settings: Any) -> tuple[Served, StandStill]:
+    """A model whose answers, once they have begun, are under way for as long as the page may need to show it."""
+    pace = StandStill(STEP_S, begun_steps)
+    served = scripted(pace=pace, **settings)
+    pace.attend(served.engine)
+    return served, pace
 
 
 def map_state(page) -> list[int]:
@@ -116,31 +129,24 @@ def test_stop_ends_the_chat_and_says_so(chromium) -> None:
 
 
 def test_cancel_ends_the_request_and_frees_its_frames(chromium) -> None:
-    gate = Gate()
-
-    def pace(plan: Plan) -> None:
-        """Goes no further than where both have said something."""
-        slow(plan)
-        if len(plan.rows) == 2 and plan.starts.min() > 20:
-            gate(plan)
-
+    served, pace = standing_still()
     with (
-        live(scripted(pace=pace)) as client,
+        live(served) as client,
         page_of(chromium, str(client.base_url)) as page,
         streaming(client, ["one", "two"]) as ends,
     ):
         until(page, "document.querySelectorAll('#list tr.request').length === 2")
-        gate.wait_until_running(0)
         page.get_by_role("button", name="Cancel request").first.click()
         until(page, "document.querySelectorAll('#list tr.request').length === 1")
-        assert ends.get(timeout=20) == 200
+        assert ends.get(timeout=60) == 200
         assert ends.empty()
-        gate.open()
+        pace.open()
 
 
 def test_frames_can_be_walked_and_pinned_by_keyboard(chromium) -> None:
+    served, pace = standing_still()
     with (
-        live(scripted(pace=slow)) as client,
+        live(served) as client,
         page_of(chromium, str(client.base_url)) as page,
         streaming(client, ["x" * 40], max_tokens=400),
     ):
@@ -165,16 +171,21 @@ def test_frames_can_be_walked_and_pinned_by_keyboard(chromium) -> None:
         assert "held: request" in story.inner_text()
         until(page, f"{MAP}.pinned === -1")
         assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+        pace.open()
 
 
 def test_pointer_in_one_chart_shows_the_same_moment_in_all(chromium) -> None:
+    served, pace = standing_still()
+    strips = "document.querySelector('#strips').view"
     with (
-        live(scripted(pace=slow)) as client,
+        live(served) as client,
         page_of(chromium, str(client.base_url)) as page,
-        streaming(client, ["x" * 40], max_tokens=400),
+        ExitStack() as at_end,
     ):
-        strips = "document.querySelector('#strips').view"
-        until(page, f"{strips}.samples.length > 3 && {strips}.samples.at(-1).running")
+        until(page, f"{strips}.samples.length > 3")
+        at_end.enter_context(streaming(client, ["x" * 40], max_tokens=400))
+        at_end.callback(pace.open)
+        until(page, f"{strips}.samples.at(-1).running")
         page.locator("#strips").focus()
         page.keyboard.press("Home")
         values = page.locator("#strips .km-values").all_inner_texts()
@@ -195,7 +206,7 @@ def test_lost_server_is_said_with_its_time(chromium) -> None:
         page = context.new_page()
         page.goto(str(client.base_url))
         page.get_by_text("serving").wait_for()
-    page.get_by_text("no connection since").wait_for(timeout=15_000)
+    page.get_by_text("no connection since").wait_for(timeout=60_000)
     keep_picture(page, "live-lost")
     context.close()
 
@@ -244,7 +255,7 @@ def test_key_is_asked_for_kept_and_sent(chromium) -> None:
 @pytest.mark.parametrize("size", ["desktop", "phone"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pictures_of_a_busy_pool(chromium, size: str, scheme: str) -> None:
-    served = scripted(num_blocks=420, max_context=512, pace=slow)
+    served, pace = standing_still(begun_steps=60, num_blocks=420)
     prompts = ["page " * (3 + 4 * i) for i in range(9)]
     with (
         live(served) as client,
@@ -265,3 +276,4 @@ def test_pictures_of_a_busy_pool(chromium, size: str, scheme: str) -> None:
             .filter((each) => !(each.textContent.trim() || each.labels?.length || each.ariaLabel))
             .map((each) => each.outerHTML)""")
         assert names == [], "something that can be pressed has no name"
+        pace.open()

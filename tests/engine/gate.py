@@ -1,4 +1,4 @@
-"""Gate: holds the steps of a `ScriptedExecutor` one by one, for tests of what happens during a step."""
+"""Gates: hold what the threads of a `ScriptedExecutor` do, steps one by one or transfers, for tests of what happens meanwhile."""
 
 import threading
 
@@ -46,3 +46,20 @@ class Gate:
         """Blocks the calling thread until step number `step` has begun."""
         with self._changed:
             self._changed.wait_for(lambda: self._entered >= step)
+
+
+class MoveGate:
+    """Holds transfers in one direction until it is opened."""
+
+    def __init__(self, *, out: bool) -> None:
+        self._out = out
+        self.entered = threading.Event()
+        self._opened = threading.Event()
+
+    def __call__(self, out: bool) -> None:
+        if out == self._out:
+            self.entered.set()
+            self._opened.wait()
+
+    def open(self) -> None:
+        self._opened.set()

@@ -1,9 +1,10 @@
 """An engine that runs while a test talks to it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import anyio
+import anyio.lowlevel
 
 from engine.loop import Engine
 from engine.requests import Delta
@@ -16,6 +17,13 @@ async def running(engine: Engine) -> AsyncIterator[None]:
         tasks.start_soon(engine.run)
         yield
         engine.stop()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Lets everything else go on until `condition` holds."""
+    with anyio.fail_after(60):
+        while not condition():
+            await anyio.lowlevel.checkpoint()
 
 
 def said(deltas: list[Delta]) -> dict[int, list[int]]:

@@ -67,7 +67,7 @@ async def test_deadline_passes_though_nothing_else_happens(state):
         if state == "waiting":
             first = engine.open(generation([1], 2))
         stream = engine.open(generation([2], 4, deadline_ms=20))
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             deltas = await read(stream)
         assert [delta.finish for delta in deltas] == [FinishReason.TIMEOUT]
         gate.open()
@@ -82,7 +82,7 @@ async def test_every_choice_of_a_request_ends_at_its_deadline():
     async with running(engine):
         stream = engine.open(generation([2], 40, num_sequences=3, deadline_ms=20))
         gate.let_go(2)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             deltas = await read(stream)
         gate.open()
     finishes = {delta.index: delta.finish for delta in deltas if delta.finish}
@@ -104,7 +104,7 @@ async def test_expired_request_leaves_the_queue_bounds():
         engine.open(generation([1], 2)).abort()
         first = engine.open(generation([1], 2))
         await in_thread(gate.wait_until_running, 0)
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             assert (await read(engine.open(generation([2], 2, deadline_ms=1))))[-1].finish
         waiting = engine.open(generation([3], 2))
         gate.open()

@@ -1,9 +1,6 @@
 """Swapping under the live loop: transfers beside steps, failing ones, aborts meanwhile, and a recorded timeline that shows the overlap."""
 
-import threading
-
 import anyio
-import anyio.lowlevel
 import numpy as np
 import pytest
 
@@ -11,8 +8,8 @@ from engine.core.errors import ConfigError, ExecutorError
 from engine.core.journal import Commit, Transferred
 from engine.core.log import Preempted, SwapEnded, SwapStarted
 from engine.requests import FinishReason
-from tests.engine.gate import Gate
-from tests.engine.running import running
+from tests.engine.gate import Gate, MoveGate
+from tests.engine.running import running, until
 from tests.engine.toy import (
     core_config,
     generation,
@@ -38,29 +35,6 @@ PROMPTS = [[1] * 6, [2] * 6]
 
 def expected(prompt: list[int], num_tokens: int = 20) -> str:
     return spelled(scripted_answer(np.array(prompt, np.int32), num_tokens))
-
-
-class MoveGate:
-    """Holds transfers until it is opened."""
-
-    def __init__(self, *, out: bool) -> None:
-        self._out = out
-        self.entered = threading.Event()
-        self._opened = threading.Event()
-
-    def __call__(self, out: bool) -> None:
-        if out == self._out:
-            self.entered.set()
-            self._opened.wait()
-
-    def open(self) -> None:
-        self._opened.set()
-
-
-async def until(condition) -> None:
-    with anyio.fail_after(20):
-        while not condition():
-            await anyio.lowlevel.checkpoint()
 
 
 @pytest.mark.parametrize("max_open_plans", [1, 2])

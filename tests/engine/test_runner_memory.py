@@ -1,10 +1,10 @@
 """Small random models under the live loop: choices draw numbers of their own, and the real pool moves beside real steps."""
 
-import threading
+import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import anyio
-import anyio.lowlevel
 import numpy as np
 import pytest
 
@@ -15,7 +15,8 @@ from engine.requests import Generation
 from engine.runner import TorchRunner, build_runner
 from engine.transfers import HostPool
 from engine.weights.load import LoadedModel, load_model
-from tests.engine.running import running, said
+from tests.engine.gate import Gate, MoveGate
+from tests.engine.running import running, said, until
 from tests.engine.tiny import VOCABULARY, Tiny, own_model_cache, write_tiny
 from tests.engine.toy import SpellingCodec, core_config, read
 from traces.recording import RecordingReader
@@ -105,54 +106,43 @@ async def test_greedy_choices_are_all_the_same(model):
     assert told[0] == dict.fromkeys(range(3), told[1][0])
 
 
-class HeldForward:
-    """Holds the model inside a step while a transfer runs, and lets both go on when the transfer is done."""
-
-    def __init__(self, runner: TorchRunner) -> None:
-        self._runner = runner
-        self._forward = runner._model.forward
-        self._copy_out = runner.copy_out
-        self.computing = threading.Event()
-        self.moved = threading.Event()
-        runner._model.forward = self.forward
-        runner.copy_out = self.copy_out
-
-    def forward(self, step):
-        self.computing.set()
-        if self.holding:
-            assert self.moved.wait(20)
-        return self._forward(step)
-
-    holding = False
-
-    def copy_out(self, frames, hosts) -> None:
-        self.computing.clear()
-        self.holding = True
-        assert self.computing.wait(20)
-        self._copy_out(frames, hosts)
-        self.moved.set()
-
-
 async def test_blocks_of_the_real_pool_move_during_a_step(model, tmp_path):
     """The first transfer begins, ends and is recorded while one call of the model runs."""
     runner, config = built(model, 14, preemption="swap", host_blocks=20)
+    gate, held = Gate(), MoveGate(out=True)
+    forward, copy_out, calls = runner._model.forward, runner.copy_out, itertools.count()
+
+    def gated(step):
+        gate(SimpleNamespace(step=next(calls)))
+        return forward(step)
+
+    def late(frames, hosts):
+        held(True)
+        copy_out(frames, hosts)
+
+    runner._model.forward, runner.copy_out = gated, late
     asked = [asking(s, 20 + s, 1, SamplingParams(temperature=0.0)) for s in range(4)]
     writer = RecordingWriter(tmp_path / "run.jsonl", config=config, model="tiny")
     engine = Engine(runner, config, SpellingCodec(), model_name="tiny", recorder=writer)
-    HeldForward(runner)
     async with running(engine):
         streams = [engine.open(generation) for generation in asked]
-        with anyio.fail_after(60):
-            told = [said(await read(stream)) for stream in streams]
+        while not engine.memory().moving_blocks:
+            gate.let_go()
+            await until(lambda: gate.waiting or engine.memory().moving_blocks)
+        await until(lambda: gate.waiting and held.entered.is_set())
+        held.open()
+        await until(lambda: engine.memory().moving_blocks == 0)
+        gate.open()
+        told = [said(await read(stream)) for stream in streams]
     writer.close()
     runner.close()
     expected, _ = await answers(model, asked)
     assert told == expected
     with RecordingReader(writer.path) as reader:
-        calls = [entry.call for entry in reader.entries()]
-    move = next(call for call in calls if isinstance(call, Transferred))
-    steps = [call for call in calls if isinstance(call, Commit)]
-    assert [s for s in steps if s.started < move.ended < s.ended]
+        recorded = [entry.call for entry in reader.entries()]
+    move = next(call for call in recorded if isinstance(call, Transferred))
+    steps = [call for call in recorded if isinstance(call, Commit)]
+    assert len([s for s in steps if s.started < move.ended < s.ended]) == 1
 
 
 class RefusingBlocks:

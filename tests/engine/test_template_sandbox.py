@@ -73,12 +73,12 @@ def encode(source: str) -> None:
 @pytest.mark.parametrize("what", ENDLESS)
 def test_template_without_end_ends(what: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    started = time.monotonic()
+    started = time.thread_time()
     with pytest.raises(RequestError) as raised:
         encode(ENDLESS[what])
     assert raised.value.param == "messages"
     assert "\n" not in raised.value.message
-    assert time.monotonic() - started < 20  # a second on an idle machine
+    assert time.thread_time() - started < 20  # of this thread's own work; a second as a rule
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 19  # KiB
 
 

@@ -44,7 +44,7 @@ def main(
         pieces, pace=pace, step_fault=crash, num_blocks=1024, max_queue=max_queue, tenants=tenants
     )
     if stand_still:
-        pace.num_open = lambda: served.engine.num_open
+        pace.attend(served.engine)
     on_hangup = None if key_file is None else partial(reread, tenants, load)
     with exit_on_error():
         run(serve, config, served, listener, lambda: print(url_of(listener), flush=True), on_hangup)

@@ -2,9 +2,9 @@
 
 import threading
 import time
-from collections.abc import Callable
 
 from engine.core.plan import Plan
+from engine.loop import Engine
 
 BEGUN_STEPS = 10
 """So many tokens each has at least: enough for a whole character of any script."""
@@ -16,11 +16,11 @@ class StandStill:
     So an answer that is under way stays so, and a newcomer still gets his first tokens.
     """
 
-    def __init__(self, step_s: float = 0.0) -> None:
-        """Each step takes `step_s` at least."""
-        self.num_open: Callable[[], int] = lambda: 0
-        """How many requests the engine has open; told once there is an engine."""
+    def __init__(self, step_s: float = 0.0, begun_steps: int = BEGUN_STEPS) -> None:
+        """Each step takes `step_s` at least; who has had `begun_steps` tokens has begun. Holds nothing before it attends to an engine."""
+        self._engine: Engine | None = None
         self._step_s = step_s
+        self._begun_steps = begun_steps
         self._opened = threading.Event()
         self._num_quiet = 0
         """Steps in a row in which nobody was new and nobody waited."""
@@ -29,14 +29,19 @@ class StandStill:
         """Waits while there is nothing to do but to go on."""
         time.sleep(self._step_s)
         self._num_quiet = self._num_quiet + 1 if self._is_quiet(plan) else 0
-        while self._num_quiet > BEGUN_STEPS and self._is_quiet(plan):
+        while self._num_quiet > self._begun_steps and self._is_quiet(plan):
             if self._opened.wait(0.002):
                 return
+
+    def attend(self, engine: Engine) -> None:
+        """`engine` is the one whose steps these are."""
+        self._engine = engine
 
     def open(self) -> None:
         """Holds nothing any more."""
         self._opened.set()
 
     def _is_quiet(self, plan: Plan) -> bool:
-        in_step = len(set(plan.requests.tolist()))
-        return plan.num_decodes == len(plan.rows) and self.num_open() == in_step
+        if self._engine is None or plan.num_decodes < len(plan.rows):
+            return False
+        return self._engine.num_open == len(set(plan.requests.tolist()))

@@ -102,7 +102,7 @@ def test_step_that_raises_ends_all_that_ran_in_it_and_the_server_goes_on() -> No
     """The last of nine who come."""
     pace = StandStill()
     served = scripted(pace=pace, step_fault=fails_once(at_rows=9), num_blocks=2048)
-    pace.num_open = lambda: served.engine.num_open
+    pace.attend(served.engine)
     with live(served) as client:
         client.get("/health")
         before = num_descriptors()

@@ -68,7 +68,9 @@ def status(reader: Reader) -> int | None:
 
 
 def is_over(reader: Reader) -> bool:
-    return reader.pieces != [] and reader.pieces[-1].endswith((END, b"}}"))
+    """Its answer is complete, and its connection perhaps closed since, as idle ones are after a minute."""
+    last = b"".join(reader.pieces[-2:])
+    return last.endswith((END, b"}}"))
 
 
 @pytest.mark.parametrize("num", [1_500, pytest.param(5_000, marks=pytest.mark.slow)])
@@ -80,13 +82,13 @@ def test_burst_is_refused_at_once_in_shape_and_told_a_time_after_which_there_is_
         pytest.skip("too few descriptors are allowed")
     with (
         process(drain_s=0, max_queue=QUEUE) as (_, url),
-        httpx.Client(base_url=url, timeout=60) as client,
+        httpx.Client(base_url=url, timeout=120) as client,
         Crowd((client.base_url.host, client.base_url.port or 0)) as crowd,
     ):
         sent = [crowd.join([request(PATH, BURST | {"prompt": f"{i}"})])[0] for i in range(num)]
         begun = time.monotonic()
         client.get("/health")  # comes after all of them
-        assert time.monotonic() - begun < 20
+        assert time.monotonic() - begun < 20 * num / 1_500
         while sum(map(is_over, sent)) < len(sent) - ROOM:
             crowd.read_for(0.1)
         refused = [reader for reader in sent if status(reader) == 429]

@@ -22,6 +22,8 @@ def client() -> Iterator[httpx.Client]:
         pace=lambda plan: time.sleep(0.01), num_blocks=8192, max_context=8192, max_batch=8
     )
     with live(served, keep_alive_s=1) as client:
+        # Else a connection that was idle for a second may be closed in the moment in which it is used again.
+        client.headers["connection"] = "close"
         yield client
 
 

@@ -34,7 +34,7 @@ def status(client: httpx.Client, key: str) -> int:
 def test_next_request_has_the_new_keys_and_who_runs_goes_on() -> None:
     tenants, pace = one("alice", OLD), StandStill()
     served = scripted(tenants=tenants, pace=pace)
-    pace.num_open = lambda: served.engine.num_open
+    pace.attend(served.engine)
     with live(served) as client:
         body = STREAM | {"max_tokens": 200}
         with client.stream("POST", COMPLETIONS, json=body, headers=bearer(OLD)) as stream:

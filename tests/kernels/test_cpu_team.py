@@ -1,12 +1,14 @@
 """The team of threads: every item done once, whoever comes late, and an end that is one."""
 
 import gc
+import os
 import threading
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from kernels.cpu import program
+from kernels.cpu import build, program
 from kernels.cpu.build import entry, is_built
 from kernels.cpu.host import physical_cores
 from kernels.cpu.paged import address
@@ -77,28 +79,33 @@ def test_threads_may_share_a_team() -> None:
     assert wrong == []
 
 
+def begun(before: set[threading.Thread]) -> int:
+    """Threads that were not there before; of those that were, some may end meanwhile."""
+    return len(set(threading.enumerate()) - before)
+
+
 def test_a_closed_team_has_no_threads_and_runs_nothing() -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     team = Team(3, 64)
+    assert begun(before) == 2
     team.close()
     team.close()
 
-    assert threading.active_count() == before
+    assert begun(before) == 0
     with pytest.raises(ValueError, match="closed"):
         team.run(np.zeros((0, program.OPERATION_WORDS), np.int64))
 
 
 def test_a_forgotten_team_has_no_threads_left_waiting_on_its_memory() -> None:
-    gc.collect()  # whatever earlier tests forgot
-    before = threading.active_count()
+    before = set(threading.enumerate())
     team = Team(3, 64)
     team.run(np.zeros((0, program.OPERATION_WORDS), np.int64))
-    assert threading.active_count() == before + 2
+    assert begun(before) == 2
 
     del team
     gc.collect()
 
-    assert threading.active_count() == before
+    assert begun(before) == 0
 
 
 def test_a_team_has_at_least_one_thread() -> None:
@@ -116,6 +123,18 @@ def test_machine_code_is_kept_for_the_next_start() -> None:
     entry()
 
     assert is_built()
+
+
+def test_old_builds_go_and_this_one_stays_while_others_clean_up_too(tmp_path: Path) -> None:
+    for age, name in enumerate(["own", "oldest", "old", "later", "latest"]):
+        (tmp_path / name).mkdir()
+        os.utime(tmp_path / name, (age, age))
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")  # listed, and not there when asked its age
+
+    build._prune(tmp_path / "own")
+
+    left = sorted(path.name for path in tmp_path.iterdir() if path.is_dir())
+    assert left == ["later", "latest", "own"]
 
 
 @pytest.mark.parametrize("size", [0, 1, 4096, 5 << 20])

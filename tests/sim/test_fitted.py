@@ -185,7 +185,10 @@ def test_what_is_no_recording_or_no_kind_of_cost_is_said_plainly(tmp_path):
     app.command()(replay)
     trace = tmp_path / "trace.csv"
     trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n2024-05-02 00:00:00,16,20")
-    for cost, words in ((f"fitted:{trace}", "no recording"), ("fited:x", "--cost must be")):
+    for cost, words in (
+        (f"fitted:{trace}", "no recording"),
+        ("fited:x", "--cost: unknown value 'fited:x'"),
+    ):
         result = CliRunner().invoke(app, [str(trace), "--cost", cost])
         assert result.exit_code == 2
         assert words in " ".join(result.stderr.split())

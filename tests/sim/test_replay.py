@@ -58,6 +58,28 @@ def test_summary_shows_counts_span_latency_and_memory(kilburn):
         assert part in text
 
 
+def test_promises_are_judged_and_told_everywhere(kilburn, tmp_path):
+    out = tmp_path / "o.json"
+    asked = ("--num-blocks", "200", "--slo", "ttft=100ms,tpot=11.2ms,goodput=50%")
+    result = kilburn(SAMPLE, *asked, "--json", str(out), "--html", str(tmp_path / "o.html"))
+    assert result.exit_code == 0, result.output
+    report = json.loads(out.read_text())
+    kept = report["goodput"]
+    assert (kept["judged"], kept["meets"]) == (6, False), "the request that was rejected is judged"
+    assert kept["good"] < min(kept["within"].values())
+    assert kept["good_per_s"] == kept["good"] / report["throughput"]["simulated_s"]
+    (said,) = (f["sentence"] for f in report["findings"] if f["code"] == "goodput")
+    assert f"{kept['good']} of 6, by themselves TTFT {kept['within']['ttft']}, TPOT" in said
+    assert said.endswith("ttft_p99=100ms,tpot_p99=11.2ms,goodput=0.5 is not kept.")
+    assert words(said).removesuffix(".") in words(result.output)
+    assert said in (tmp_path / "o.html").read_text().replace("\u00a0", " ")
+    lines = (tmp_path / "o-csv" / "figures.csv").read_text()
+    assert f"goodput.good,{kept['good']}\n" in lines
+    assert "goodput.slo.clauses" not in lines, "a list has no line of its own"
+    assert "goodput" not in kilburn(SAMPLE).output
+    assert kilburn(SAMPLE, "--slo", "goodput=95%").exit_code == 2
+
+
 def test_json_holds_every_figure_and_counts_add_up(kilburn, tmp_path):
     out = tmp_path / "out.json"
     assert kilburn(SAMPLE, "--json", str(out), "--num-blocks", "200").exit_code == 0

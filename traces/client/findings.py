@@ -29,7 +29,7 @@ def _lost(report: BenchReport) -> BenchFinding | None:
     return BenchFinding(
         code="lost",
         figure=share,
-        sentence=f"{share} of the {counts.submitted:,} requests did not end well: {'; '.join(parts)}.",
+        sentence=f"{share} of the {numbers.counted(counts.submitted, 'request')} did not end well: {'; '.join(parts)}.",
         source="Counted by the client; they are in no latency.",
         warm=True,
     )
@@ -94,7 +94,7 @@ def _latency(report: BenchReport) -> BenchFinding | None:
         code="latency",
         figure=numbers.ms(ttft.p99),
         sentence=f"Half of the requests have their first token within {numbers.ms(ttft.p50)}, 99 of 100 within {numbers.ms(ttft.p99)}{pace}.",
-        source=f"Seen by the client, counted from when each request was due; {ttft.count:,} requests that are done.",
+        source=f"Seen by the client, counted from when each request was due; of {numbers.counted(ttft.count, 'finished request')}.",
     )
 
 

@@ -41,7 +41,7 @@ def document(report: BenchReport, outcomes: Outcomes, files: list[str], csv_name
     sections += [_latency(report), _requests(report, outcomes, csv_name), _assumptions(report)]
     return Document(
         title=f"Load test of {report.target.model}",
-        subtitle=f"{report.target.url}; {report.requests.submitted:,} requests of {report.trace.name} over {numbers.seconds(report.throughput.measured_s)}",
+        subtitle=f"{report.target.url}; {numbers.counted(report.requests.submitted, 'request')} of {report.trace.name} over {numbers.seconds(report.throughput.measured_s)}",
         findings=[_finding(finding, report) for finding in report.findings],
         sections=sections,
         footer=[f"The same figures: {', '.join(files)}", f"trace {report.trace.sha256}"],
@@ -115,7 +115,7 @@ def _over_time(report: BenchReport) -> Section:
     return Section(
         name="time",
         title="Over time",
-        lead=f"Means over {len(series.end_s)} bins of {numbers.seconds(series.end_s[0])}, seen by the client.",
+        lead=f"Means over {numbers.counted(len(series.end_s), 'bin')} of {numbers.seconds(series.end_s[0])}, seen by the client.",
         parts=[OverTime(name="over-time", end_s=series.end_s, strips=strips)],
     )
 

@@ -32,10 +32,11 @@ def _facts(report: BenchReport) -> Table:
     target = report.target
     server = f" ({target.server})" if target.server else ""
     table.add_row("server", f"{target.model} at {target.url}{server}")
-    bad = sum(report.trace.bad.values())
+    num_bad = sum(report.trace.bad.values())
+    bad = f", {numbers.counted(num_bad, 'bad row')}" if num_bad else ""
     table.add_row(
         "trace",
-        f"{report.trace.name} ({report.trace.format}): {report.trace.requests:,} requests{f', {bad:,} bad rows' if bad else ''}",
+        f"{report.trace.name} ({report.trace.format}): {numbers.counted(report.trace.requests, 'request')}{bad}",
     )
     failed = ", ".join(f"{n:,} {kind}" for kind, n in counts.failed.items())
     never = f", {counts.never_sent:,} never sent" if counts.never_sent else ""

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from traces.given import Given
+from traces.report import numbers
 
 
 def inspect(
@@ -48,7 +49,7 @@ def inspect(
         with step_progress(found.num_steps, "replaying") as watch:
             page = build_page(recording, found, walk, walk.moments(watch))
         size = f"{len(page.encode()) / 1e6:,.1f} MB"
-        told = f"{found.num_steps:,} steps and {len(walk.stories.of):,} requests, {size}"
+        told = f"{numbers.counted(found.num_steps, 'step')} and {numbers.counted(len(walk.stories.of), 'request')}, {size}"
         if html is not None:
             write_text(page, html)
             console.print(f"{html}: {told}")

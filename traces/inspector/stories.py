@@ -27,6 +27,7 @@ from engine.core.log import (
 )
 from engine.core.plan import Finish
 from traces.inspector.why import Before, why
+from traces.report import numbers
 
 MOST_NOTES: Final = 40
 """Most lines about one step."""
@@ -97,7 +98,7 @@ class Stories:
         limit = "" if call.max_tokens is None else f", at most {call.max_tokens:,} to generate"
         self._tell(
             call.request, step, call.now, "arrive",
-            f"Arrived with a prompt of {call.num_prompt:,} tokens{limit}{several}{line}.",
+            f"Arrived with a prompt of {numbers.counted(call.num_prompt, 'token')}{limit}{several}{line}.",
         )  # fmt: skip
         if call.rejected is not None:
             story.ended, story.end = call.now, f"rejected: {call.rejected}"
@@ -212,7 +213,7 @@ class Stories:
             return
         story.ended, story.end = now, how
         took = (now - story.arrived) / 1e9
-        text = f"It {how}, {took:,.3f} s after it arrived, with {story.out:,} tokens out."
+        text = f"It {how}, {took:,.3f} s after it arrived, with {numbers.counted(story.out, 'token')} out."
         self._tell(record.request, step, now, "end", text)
 
     def _tell(self, request: int, step: int, now: int, kind: str, text: str) -> None:

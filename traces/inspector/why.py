@@ -13,6 +13,7 @@ from engine.core.book import Status
 from engine.core.config import CoreConfig
 from engine.core.log import Preempted
 from engine.core.plan import MemoryReport
+from traces.report import numbers
 
 LAST_BY_CLASS: Final = "the last by class, then by arrival,"
 
@@ -46,7 +47,7 @@ def _need(asking: str, memory: MemoryReport) -> str:
 
 def _victim(record: Preempted, before: Before, gone: Sequence[int], config: CoreConfig) -> str:
     ran = [request for request in before.running if request not in gone]
-    among = f"the {len(ran)} requests that ran"
+    among = f"the {numbers.counted(len(ran), 'request')} that ran"
     last = "the last to arrive" if config.scheduler.policy == "fcfs" else LAST_BY_CLASS
     younger = ran[ran.index(record.request) + 1 :]
     if not younger:

@@ -6,6 +6,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from traces.report import numbers
+
 MOST_ROWS: Final = 1000
 _SLOWEST: Final = 200
 
@@ -22,7 +24,7 @@ def worth_reading(
     """
     total = len(lost)
     if total <= MOST_ROWS:
-        return np.arange(total), f"All {total:,} requests."
+        return np.arange(total), "The one request." if total == 1 else f"All {total:,} requests."
     chosen = set(np.flatnonzero(lost)[:_SLOWEST].tolist())
     for each in times:
         known = np.nan_to_num(each, nan=-1.0)
@@ -31,7 +33,7 @@ def worth_reading(
     places = np.linspace(0, len(others) - 1, MOST_ROWS - len(chosen), dtype=np.int64)
     chosen.update(others[places].tolist())
     note = (
-        f"{len(chosen):,} of {total:,} requests: up to {_SLOWEST} that did not end well, the {_SLOWEST} slowest by each time, and an even sample of "
+        f"{len(chosen):,} of {numbers.counted(total, 'request')}: up to {_SLOWEST} that did not end well, the {_SLOWEST} slowest by each time, and an even sample of "
         f"the others. All are in {csv_name}."
     )
     return np.array(sorted(chosen), np.int64), note

@@ -28,7 +28,7 @@ def _walk(path: str, value: object) -> Iterator[str]:
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from _walk(f"{path}.{name}" if path else str(name), inner)
-    elif isinstance(value, list):
+    elif isinstance(value, list | tuple):
         return
     else:
         yield f"{_cell(path)},{_cell(value)}"

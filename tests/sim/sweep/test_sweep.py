@@ -282,11 +282,11 @@ def test_an_interrupted_sweep_keeps_what_is_done_and_goes_on(tmp_path):
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(args, env=environment, stderr=subprocess.PIPE, text=True)
     points = tmp_path / "out" / "points"
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline and not (points.is_dir() and any(points.glob("*.json"))):
+    while not (points.is_dir() and any(points.glob("*.json"))):
+        assert process.poll() is None, "it ended before its first point"
         time.sleep(0.02)
     process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate()
     assert process.returncode == 130, errors
     assert "run it again to go on" in errors
     assert "Traceback" not in errors

@@ -1,10 +1,12 @@
 """Short ways to run the load client in a test."""
 
-import time
 from collections.abc import Sequence
+from typing import Any
 
 import anyio
 
+from tests.traces.client.stub import Stub
+from tests.traces.client.virtual import VirtualLoop
 from traces.client.drive import Driver
 from traces.client.outcomes import Outcomes
 from traces.client.prompts import Prompts, Yardstick
@@ -22,7 +24,7 @@ def target_of(url: str, **fields) -> Target:
         "api_key": None,
         "ignore_eos": True,
         "temperature": 0.0,
-        "timeout_s": 10.0,
+        "timeout_s": 60.0,
     }
     return find_target(url, **{**settings, **fields})
 
@@ -32,32 +34,39 @@ def request(at_s: float, prompt: int = 8, output: int = 4, **fields) -> TraceReq
 
 
 def drive(
-    url: str, rows: Sequence[TraceRequest], *, timeout_s: float = 10.0, duration_s: float | None = None, stop_after_s: float | None = None,
-    hash_block_tokens: int = 0, held_up: tuple[float, float] | None = None, **fields,
+    url: str, rows: Sequence[TraceRequest], *, timeout_s: float = 60.0, **fields: Any
+) -> Driver:
+    """A driver whose run over real connections, in real time, is over."""
+    driver = Driver(target_of(url, **fields), Prompts(ONE_A_WORD, 0, seed=0), Outcomes(), timeout_s=timeout_s)  # fmt: skip
+    anyio.run(driver.run, rows, backend_options={"use_uvloop": True})
+    return driver
+
+
+def drive_exactly(
+    stub: Stub, rows: Sequence[TraceRequest], *, timeout_s: float = 10.0, duration_s: float | None = None, stop_after_s: float | None = None,
+    held_up: tuple[float, float] | None = None, **fields: Any,
 ) -> Driver:  # fmt: skip
-    """A driver whose run is over; its event loop is held up from one second to another."""
-    prompts = Prompts(ONE_A_WORD, hash_block_tokens, seed=0)
+    """A driver whose run against `stub` is over, in virtual time: no figure has anything of this machine's speed in it.
+
+    The event loop, which is the stub's too, is held up from one second to another.
+    """
+    loop = VirtualLoop(stub.serve)
     driver = Driver(
-        target_of(url, **fields), prompts, Outcomes(), timeout_s=timeout_s, duration_s=duration_s
+        target_of("http://127.0.0.1:1", **fields),
+        Prompts(ONE_A_WORD, 0, seed=0),
+        Outcomes(),
+        timeout_s=timeout_s,
+        duration_s=duration_s,
+        clock=loop.time_ns,
     )
 
     async def main() -> None:
-        async with anyio.create_task_group() as group:
-            if stop_after_s is not None:
-                group.start_soon(stop)
-            if held_up is not None:
-                group.start_soon(hold_up, *held_up)
-            await driver.run(rows)
-            group.cancel_scope.cancel()
+        if stop_after_s is not None:
+            loop.call_at(stop_after_s, driver.stop)
+        if held_up is not None:
+            start, end = held_up
+            loop.call_at(start, loop.pass_time, end - start)
+        await driver.run(rows)
 
-    async def stop() -> None:
-        assert stop_after_s is not None
-        await anyio.sleep(stop_after_s)
-        driver.stop()
-
-    async def hold_up(start: float, end: float) -> None:
-        await anyio.sleep(start)
-        time.sleep(end - start)  # noqa: ASYNC251
-
-    anyio.run(main, backend_options={"use_uvloop": True})
+    anyio.run(main, backend_options={"loop_factory": lambda: loop})
     return driver

@@ -7,9 +7,13 @@ What it does with a request is written in the request's `model`: `fast`, `500`, 
 import asyncio
 import json
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+
+def _now() -> float:
+    """Seconds on the event loop's clock, which is `time.monotonic` where time is real."""
+    return asyncio.get_running_loop().time()
 
 
 class Stub:
@@ -32,7 +36,7 @@ class Stub:
     async def _unstalled(self) -> None:
         assert self._first is not None
         for start, end in self.stalls:
-            now = time.monotonic() - self._first
+            now = _now() - self._first
             if start <= now < end:
                 await asyncio.sleep(end - now)
 
@@ -73,8 +77,8 @@ class Stub:
 
     async def _stream(self, writer, body) -> bool:
         if self._first is None:
-            self._first = time.monotonic()
-        self.arrivals.append(time.monotonic() - self._first)
+            self._first = _now()
+        self.arrivals.append(_now() - self._first)
         self.prompts.append(body["prompt"])
         written: list[int] = []
         self.written_ns.append(written)
@@ -103,7 +107,7 @@ class Stub:
                     self._event(writer, json.dumps({"error": {"message": "the worker died"}}))
                     break
                 end = "length" if i == tokens - 1 else None
-                written.append(time.monotonic_ns())
+                written.append(round(_now() * 1e9))
                 self._event(
                     writer,
                     json.dumps({"choices": [{"index": 0, "text": "word ", "finish_reason": end}]}),
@@ -143,10 +147,10 @@ def running(stub: Stub) -> Iterator[str]:
     task = loop.create_task(main())
     thread = threading.Thread(target=lambda: loop.run_until_complete(task))
     thread.start()
-    assert up.wait(10)
+    assert up.wait(60)
     try:
         yield f"http://127.0.0.1:{stub.port}"
     finally:
         loop.call_soon_threadsafe(task.cancel)
-        thread.join(10)
+        thread.join(60)
         loop.close()

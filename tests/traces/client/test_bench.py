@@ -29,9 +29,24 @@ def trace_file(folder, rows) -> str:
     return str(path)
 
 
-def row(at_s, prompt=24, output=10, ids=None):
-    fields = {"arrival_ns": round(at_s * 1e9), "num_prompt": prompt, "num_output": output}
+def row(at_s, prompt=24, output=10, ids=None, **fields):
+    fields |= {"arrival_ns": round(at_s * 1e9), "num_prompt": prompt, "num_output": output}
     return fields | ({"hash_ids": ids} if ids else {})
+
+
+def turns(prompts_ids):
+    """Rows of one session, so that each finds in the cache what those before it left there."""
+    return [
+        row(
+            0,
+            prompt=52,
+            ids=ids,
+            session=0,
+            turn=i,
+            **({"after": i - 1, "think_ns": 0} if i else {}),
+        )
+        for i, ids in enumerate(prompts_ids)
+    ]
 
 
 def call(*args):
@@ -60,8 +75,9 @@ def test_gateway_with_known_steps_is_measured_true(tmp_path, endpoint):
     assert report["target"]["measured_by"] == "/tokenize"
     assert report["honesty"]["output_error"] == 0
     assert abs(report["honesty"]["prompt_error"]) < 0.25
-    # A step takes 10 ms and gives a token; a prompt within the budget of 64 tokens takes one or two.
-    assert report["tpot_ms"]["min"] >= 1000 * STEP_S - 0.5
+    # A step takes 10 ms and gives a token; a prompt within the budget of 64 tokens takes one or two. A client that reads the first token late
+    # sees the others closer together, so only what counts from when the request was due has a lower bound.
+    assert report["e2e_ms"]["min"] >= 10 * 1000 * STEP_S - 0.5
     assert report["tpot_ms"]["min"] <= 20_000 * STEP_S
     assert 1000 * STEP_S - 0.5 <= report["ttft_ms"]["min"] <= 100_000 * STEP_S
     with (tmp_path / "csv" / "requests.csv").open() as file:
@@ -71,7 +87,7 @@ def test_gateway_with_known_steps_is_measured_true(tmp_path, endpoint):
 
 
 def test_blocks_that_are_equal_in_the_trace_hit_the_server_s_cache(tmp_path):
-    same = trace_file(tmp_path, [row(0.3 * i, prompt=52, ids=[1, 2, 3, 10 + i]) for i in range(4)])
+    same = trace_file(tmp_path, turns([1, 2, 3, 10 + i] for i in range(4)))
     served = scripted(num_blocks=2048, max_context=2048)
     with live(served) as client:
         result = call(client.base_url, same, "--warm-up", 0)
@@ -80,7 +96,7 @@ def test_blocks_that_are_equal_in_the_trace_hit_the_server_s_cache(tmp_path):
     (tmp_path / "b").mkdir()
     other = trace_file(
         tmp_path / "b",
-        [row(0.1 * i, prompt=52, ids=[40 + 4 * i + k for k in range(4)]) for i in range(4)],
+        turns([40 + 4 * i + k for k in range(4)] for i in range(4)),
     )
     with live(scripted(num_blocks=2048, max_context=2048)) as client:
         assert call(client.base_url, other, "--warm-up", 0).exit_code == 0
@@ -235,21 +251,20 @@ def test_run_in_which_everything_fails_has_exit_code_1(tmp_path):
 
 
 def test_ctrl_c_gives_the_report_so_far(tmp_path):
-    trace = trace_file(tmp_path, [row(0), row(0.05), row(60)])
+    trace = trace_file(tmp_path, [row(0), row(0.05), row(600)])
     out = tmp_path / "out.json"
-    stub = Stub(ttft_s=0.02, gap_s=0.5)
+    stub = Stub(ttft_s=0.02, gap_s=600)
     with running(stub) as url:
         code = "import sys; from traces.client.cli import bench; import typer; typer.run(bench)"
         process = subprocess.Popen(
-            [sys.executable, "-c", code, url, trace, "--json", str(out)],
+            [sys.executable, "-c", code, url, trace, "--json", str(out), "--warm-up", "0"],
             cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while len(stub.arrivals) < 2 and time.monotonic() < deadline:
             time.sleep(0.02)
-        time.sleep(0.3)
         process.send_signal(signal.SIGINT)
-        said, _ = process.communicate(timeout=20)
+        said, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "interrupted" in said
     counts = json.loads(out.read_text())["requests"]
