@@ -62,7 +62,7 @@ class SweepPoint(Struct, frozen=True, kw_only=True):
     config_sha256: str | None
     figures: dict[str, float | int | None] | None
     meets: bool | None = None
-    """Whether every promise is kept; null without promises or figures."""
+    """Whether every promise is kept; null without promises or figures, or where of no request it is known."""
     error: str | None
 
 

@@ -209,6 +209,6 @@ class _Point:
             key=self.key or None,
             config_sha256=config_hash(self.resolved) if self.resolved is not None else None,
             figures=figures_of(self.report) if self.report is not None else None,
-            meets=kept.meets if kept is not None else None,
+            meets=kept.meets if kept is not None and kept.judged else None,
             error=self.error,
         )
