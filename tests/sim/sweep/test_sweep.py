@@ -168,7 +168,10 @@ UNKNOWN = "unknown model 'nope'"
         (["--axis", "model=Llama-3.1-8B,nope"], UNKNOWN),
         (["--axis", "hardware=H100,H1000"], "unknown hardware 'H1000' (did you mean H100?)"),
         (["--axis", "cost=roofline,flat"], "--cost: unknown value 'flat'"),
-        (["--axis", "arrivals=poisson:1,poison:2"], "--arrivals: unknown value 'poison:2'"),
+        (
+            ["--axis", "arrivals=poisson:1,poison:2"],
+            "--axis arrivals=poison:2: unknown value 'poison:2'",
+        ),
         (
             ["--axis", "model=Llama-2-70B,Llama-3.1-70B", "--hardware", "L4"],
             "none of the 2 points can run; model=Llama-2-70B: ",
