@@ -135,7 +135,10 @@ class Judge:
         )
 
     def good(self, slo: Slo) -> tuple[Bools, Bools]:
-        """Which requests keep every limit, and of which it is known whether they do; [n] each."""
+        """Which requests keep every limit, and of which it is known whether they do; [n] each.
+
+        What no limit covers, an answer of one token where only TPOT has a limit, is known once it is there.
+        """
         is_good = ~self._lost
         is_bad = self._lost.copy()
         for metric in METRICS:
@@ -143,7 +146,7 @@ class Judge:
             if limit is not None:
                 values, covered, final = self.measure(metric)
                 is_bad |= covered & (values > limit)
-                is_good &= ~covered | (final & (values <= limit))
+                is_good &= np.where(covered, final & (values <= limit), ~self._open)
         return is_good & self._counts, (is_good | is_bad) & self._counts
 
     def judge(self, slo: Slo) -> Judgement:

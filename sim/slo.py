@@ -5,6 +5,7 @@ Spelled `ttft_p99=2s,tpot_p99=60ms,goodput=95%`: a metric is ttft, tpot or e2e; 
 
 import math
 import re
+from decimal import Decimal
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
@@ -15,9 +16,12 @@ Metric = Literal["ttft", "tpot", "e2e"]
 METRICS: Final[tuple[Metric, ...]] = ("ttft", "tpot", "e2e")
 EXAMPLE: Final = "ttft_p99=2s,tpot_p99=60ms"
 _UNITS_MS: Final = {"us": 1e-3, "ms": 1.0, "s": 1e3, "m": 6e4, "min": 6e4}
-_CLAUSE: Final = re.compile(r"(ttft|tpot|e2e)(?:_p(\d+(?:\.\d+)?))?")
-_TIME: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]+)")
-_SHARE: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(%?)")
+_CLAUSE: Final = re.compile(r"(ttft|tpot|e2e)(?:_p(\d+(?:\.\d{1,4})?))?", re.ASCII)
+"""Of percentiles no more digits than names tell."""
+_TIME: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]+)", re.ASCII)
+_SHARE: Final = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(%?)", re.ASCII)
+_SHORTEST_MS: Final = 1e-6
+_LONGEST_MS: Final = 365 * 86_400e3
 
 
 class Clause(Struct, frozen=True, kw_only=True):
@@ -59,13 +63,20 @@ class Slo(Struct, frozen=True, kw_only=True):
         """As it is spelled."""
         parts = [f"{clause.name}={spell_ms(clause.limit_ms)}" for clause in self.clauses]
         if self.goodput is not None:
-            parts.append(f"goodput={self.goodput:.6g}")
+            parts.append(f"goodput={_digits(self.goodput)}")
         return ",".join(parts)
 
 
 def spell_ms(milliseconds: float) -> str:
     """`2s`, `60ms`: a limit as it is spelled."""
-    return f"{milliseconds / 1e3:.6g}s" if milliseconds >= 1e3 else f"{milliseconds:.6g}ms"
+    return (
+        f"{_digits(milliseconds / 1e3)}s" if milliseconds >= 1e3 else f"{_digits(milliseconds)}ms"
+    )
+
+
+def _digits(value: float) -> str:
+    """So many digits that it reads back as the same value, and no exponent."""
+    return format(Decimal(repr(value)).normalize(), "f")
 
 
 def allowed_misses(population: int, percent: float) -> int:
@@ -107,8 +118,8 @@ def _clause(key: str, value: str) -> Clause:
     percentile = float(match[2] or 99) if match else 0.0
     if match is None or not 0 < percentile <= 100:
         raise ConfigError(
-            f"--slo: {key!r} is unknown; known are ttft, tpot and e2e, each with a percentile from above 0 to 100 such as "
-            "ttft_p99, and goodput"
+            f"--slo: {key!r} is unknown; known are ttft, tpot and e2e, each with a percentile from above 0 to 100, of at most "
+            "4 decimals, such as ttft_p99, and goodput"
         )
     time = _TIME.fullmatch(value)
     unit = _UNITS_MS.get(time[2]) if time else None
@@ -116,8 +127,11 @@ def _clause(key: str, value: str) -> Clause:
         raise ConfigError(
             f"--slo: {key}={value}: a limit is a time above 0 with its unit, such as 2s or 60ms"
         )
+    limit_ms = round(float(time[1]) * unit, 6)
+    if not _SHORTEST_MS <= limit_ms <= _LONGEST_MS:
+        raise ConfigError(f"--slo: {key}={value}: a limit is from a nanosecond to a year")
     metric = next(metric for metric in METRICS if metric == match[1])
-    return Clause(metric=metric, percentile=percentile, limit_ms=round(float(time[1]) * unit, 6))
+    return Clause(metric=metric, percentile=percentile, limit_ms=limit_ms)
 
 
 def _share(value: str) -> float:

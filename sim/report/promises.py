@@ -17,6 +17,8 @@ def limits_text(slo: Slo) -> str:
 
 def goodput_text(kept: Goodput) -> str:
     """Requests a second, their share, each limit by itself, and the verdict; without a full stop."""
+    if not kept.judged:
+        return f"Of no request it is known whether it keeps {limits_text(kept.slo)}: the run ends before"
     share = numbers.percent(kept.good_share)
     text = f"{numbers.amount(kept.good_per_s)} requests a second keep {limits_text(kept.slo)}"
     if len(kept.within) > 1:

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from sim.judge import Judge, Populations
 from sim.ledger import NEVER, Ledger, State
+from sim.report.promises import goodput_text
 from sim.slo import Clause, Slo
 from tests.reference.sizing import is_good, keeps, latency_ns
 
@@ -119,6 +120,31 @@ def test_nine_of_ten_within_each_limit_can_be_eight_of_ten_within_both():
     assert [clause.misses <= clause.allowed for clause in kept.clauses] == [True, True]
     assert not kept.meets
     assert Judge(ledger, END).goodput(Slo(clauses=clauses, goodput=0.8), 1.0).meets
+
+
+def test_an_answer_that_no_limit_covers_is_good_once_it_is_there():
+    ledger = Ledger()
+    done, still_open = ledger.arrive(0, 1, 1), ledger.arrive(0, 1, 1)
+    ledger.first_token(done, MS)
+    ledger.end(done, MS, done=True)
+    slo = Slo(clauses=(Clause(metric="tpot", percentile=99.0, limit_ms=10.0),))
+    kept = Judge(ledger, 2 * MS).goodput(slo, 1.0)
+    assert (kept.good, kept.judged, kept.within) == (1, 1, {"tpot": 1})
+    ledger.reject(still_open, "pool_exceeded", 3 * MS)
+    kept = Judge(ledger, 3 * MS).goodput(slo, 1.0)
+    assert (kept.good, kept.judged) == (1, 2)
+
+
+def test_where_nothing_is_known_no_promise_is_said_to_be_kept():
+    ledger = Ledger()
+    ledger.arrive(0, 1, 1)
+    slo = Slo(clauses=(Clause(metric="ttft", percentile=99.0, limit_ms=10.0),))
+    kept = Judge(ledger, MS).goodput(slo, 0.001)
+    assert kept.judged == 0
+    said = goodput_text(kept)
+    assert (
+        said == "Of no request it is known whether it keeps TTFT within 10 ms: the run ends before"
+    )
 
 
 @given(requests, slos, st.integers(0, 2000))

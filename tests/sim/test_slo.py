@@ -25,13 +25,15 @@ def test_metrics_percentiles_units_and_goodput():
     st.lists(
         st.tuples(
             st.sampled_from(["ttft", "tpot", "e2e"]),
-            st.sampled_from([50.0, 90.0, 95.0, 99.0, 99.9]),
-            st.integers(1, 10**6),
+            st.sampled_from([50.0, 90.0, 95.0, 99.0, 99.9, 99.9999, 0.0001]),
+            st.one_of(
+                st.integers(1, 10**6), st.sampled_from([1e-6, 0.1, 1234567.125, 31_536_000_000])
+            ),
         ),
         min_size=1,
         unique_by=lambda part: part[:2],
     ),
-    st.sampled_from([None, 0.5, 0.95, 1.0]),
+    st.sampled_from([None, 1e-8, 0.5, 0.95, 0.99999995, 1.0]),
 )
 def test_a_promise_reads_back_as_it_is_spelled(parts, goodput):
     clauses = tuple(Clause(metric=m, percentile=p, limit_ms=float(ms)) for m, p, ms in parts)
@@ -50,6 +52,12 @@ def test_a_promise_reads_back_as_it_is_spelled(parts, goodput):
         ("ttft_p99=2", "with its unit"),
         ("ttft_p99=0s", "above 0"),
         ("ttft_p99=2h", "such as 2s or 60ms"),
+        ("ttft=0.0000001ms", "from a nanosecond to a year"),
+        ("ttft=99999999999999s", "from a nanosecond to a year"),
+        (f"ttft={'9' * 400}s", "from a nanosecond to a year"),
+        ("ttft_p99.99999=2s", "at most 4 decimals"),
+        ("ttft_p\u0669=2s", "is unknown"),
+        ("ttft=\u0663s", "with its unit"),
         ("ttft=2s,ttft_p99=3s", "ttft_p99 is given twice"),
         ("goodput=95%", "goodput needs limits"),
         ("ttft=2s,goodput=0", "above 0 and at most 1"),
