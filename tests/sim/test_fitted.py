@@ -15,6 +15,7 @@ from sim.cli import replay
 from sim.cost import decode_work
 from sim.fitted import BENDS, Fit, FittedCost, features, fit_recording, fit_steps, names
 from sim.recorded_steps import RecordedStep, read_steps
+from sim.sweep.axes import config_of
 from tests.sim.test_cost import with_chunk
 from tests.sim.test_lockstep import edited, first, record_crowd
 
