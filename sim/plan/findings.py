@@ -306,4 +306,6 @@ def _below(users: int | None) -> str:
     if users == 1:
         return "; the answer is the most below them"
     sizes = [f"{size:,}" for size in range(max(1, users - 2), users + 1)]
-    return f"; {join(sizes)} {'both' if len(sizes) == 2 else 'all'} hold, so the answer is {users:,}"
+    return (
+        f"; {join(sizes)} {'both' if len(sizes) == 2 else 'all'} hold, so the answer is {users:,}"
+    )
