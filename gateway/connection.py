@@ -129,8 +129,10 @@ class WatchedProtocol(HttpToolsProtocol):
 def _ended_by_close(app: ASGI3Application, cycle: RequestResponseCycle) -> ASGI3Application:
     """For clients of HTTP/1.0, who know no chunks: a body of unknown length ends with the connection. RFC 9112, sections 6.1 and 6.3.
 
-    uvicorn would chunk it. It closes the connection after each response to such a client.
+    uvicorn would chunk it. It closes the connection after each response to such a client, so no response says `keep-alive`; and an
+    expectation of a 100 is ignored, which such a client would take for the answer (RFC 9110, section 10.1.1).
     """
+    cycle.waiting_for_100_continue = False
 
     async def called(scope: Any, receive: Any, send: Any) -> None:
         endless = False
@@ -138,7 +140,9 @@ def _ended_by_close(app: ASGI3Application, cycle: RequestResponseCycle) -> ASGI3
         async def unchunked(message: Any) -> None:
             nonlocal endless
             if message["type"] == "http.response.start":
-                endless = all(name.lower() != b"content-length" for name, _ in message["headers"])
+                headers = [pair for pair in message["headers"] if pair[0].lower() != b"connection"]
+                message = {**message, "headers": headers}
+                endless = all(name.lower() != b"content-length" for name, _ in headers)
                 if endless:
                     cycle.chunked_encoding = False
                     cycle.expected_content_length = sys.maxsize

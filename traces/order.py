@@ -8,6 +8,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from traces.report.numbers import counted
 from traces.schema import MAX_ARRIVAL_NS, ROOT, BadRow, Row, TraceRequest
 
 WINDOW: Final = 16_384
@@ -73,7 +74,7 @@ def _take_strays(heap: list[_Waiting]) -> Iterator[BadRow]:
                 bulk = range(start, end)
             start = end
     for comes_ns, _, row in heap[: bulk.start]:
-        yield _stray(row, heap[bulk.start][0] - comes_ns, f"{len(bulk):,} others")
+        yield _stray(row, heap[bulk.start][0] - comes_ns, counted(len(bulk), "other"))
     del heap[: bulk.start]
 
 

@@ -156,11 +156,6 @@ class PrefixIndex:
             del self._nodes[node.name]
             node = node.parent
 
-    @property
-    def num_nodes(self) -> int:
-        """Runs in the tree, roots of salts included."""
-        return len(self._nodes)
-
     def check_invariants(self) -> None:
         """Raises `InvariantError` unless tree, frames and flags agree. O(entries)."""
         seen: list[int] = []

@@ -155,7 +155,6 @@ def plan(
     from sim.plan.render import render
     from sim.plan.table import to_csv
     from sim.report.plan_page import document
-    from sim.slo import parse_slo
     from sim.sweep.axes import Files, parse_settings
     from sim.sweep.cache import Cache, write_result
     from sim.sweep.digest import file_digest
@@ -164,6 +163,7 @@ def plan(
     from traces.figures import encode_figures
     from traces.outputs import check_outputs
     from traces.report.html import page
+    from traces.slo import parse_slo
     from traces.terminal import exit_on_error
 
     with exit_on_error():

@@ -4,9 +4,9 @@ from sim.plan.advice import advice
 from sim.plan.result import Candidate, Cost, PlanResult, Point, Variant
 from sim.plan.words import SETTINGS, join, promises
 from sim.report.memory_table import memory_line
-from sim.slo import Slo
 from sim.sweep.render import show_ms
 from traces.report import numbers
+from traces.slo import Slo
 
 
 def machines(count: int, candidate: Candidate) -> str:

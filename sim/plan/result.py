@@ -8,9 +8,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-from sim.judge import ClauseFigure
 from sim.report.figures import Hindsight
-from sim.slo import Slo
+from traces.judge import ClauseFigure
+from traces.slo import Slo
 from traces.stats import Spread
 
 
@@ -143,7 +143,7 @@ class Variant(Struct, frozen=True, kw_only=True):
     good_share: float | None
     """Requests that kept every limit at once, there."""
     reason: str | None
-    """Why there is no answer."""
+    """Why there is no answer, or why none was looked for beyond it."""
 
     @property
     def was_run(self) -> bool:

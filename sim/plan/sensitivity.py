@@ -77,7 +77,10 @@ def changes_for(sized: Sized) -> list[Change]:
 
 
 def vary(question: Question, sized: Sized, change: Change) -> Inquiry[Variant]:
-    """The answer with the change: walks from the base's answer to thriftier sizes while they do, or to safer ones until one does."""
+    """The answer with the change: walks from the base's answer to thriftier sizes while they do, or to safer ones until one does.
+
+    A size that cannot be simulated ends the walk; what was found before it stands.
+    """
     base = sized.machine
     assert base is not None
     ladder = Ladder(question, sized)
@@ -96,17 +99,17 @@ def vary(question: Question, sized: Sized, change: Change) -> Inquiry[Variant]:
         return _variant(change, base, ladder, reason=result.message)
     step = -1 if result.meets else 1
     answer = ladder.answer if result.meets else None
+    reason = None if result.meets else f"not even with {ladder.sizes[-1]}"
     while 0 <= (place := place + step) < len(ladder.sizes):
         [other] = yield [ladder.job(machine, ladder.sizes[place], whole=False)]
         if isinstance(other, Failure):
-            return _variant(change, base, ladder, reason=other.message)
+            reason = f"with {ladder.sizes[place]}: {other.message}"
+            break
         if other.meets:
             answer = ladder.sizes[place]
+            reason = None
         if other.meets != result.meets:
             break
-    reason = None
-    if answer is None:
-        reason = f"not even with {ladder.sizes[-1]}"
     return _variant(change, base, ladder, answer, result, reason)
 
 

@@ -10,9 +10,9 @@ from rich.text import Text
 from sim.fitted import Fit
 from sim.report.figures import ReplayReport, Resolved
 from sim.report.memory_table import memory_line
-from sim.report.promises import goodput_text
 from traces.render import bad_rows
 from traces.report import numbers
+from traces.report.promises import goodput_text
 from traces.stats import Spread
 
 _LABEL_COLUMNS: Final = 46

@@ -159,6 +159,11 @@ def _split(flag: str, text: str) -> tuple[str, str, str]:
     return typed, find_name("setting", name, {known: known for known in _TYPES}, ""), value
 
 
+def _unled(message: str) -> str:
+    """What is wrong, without the flag of another command that leads it."""
+    return message.partition(": ")[2] if message.startswith("--") else message
+
+
 def _value(typed: str, name: str, text: str) -> Any:
     plain: object = None if text.lower() in ("none", "null") else text
     kind = _TYPES[name]
@@ -167,7 +172,10 @@ def _value(typed: str, name: str, text: str) -> Any:
     elif plain == "off":
         plain = "false"
     if name == "arrivals" and plain is not None:
-        gaps_ns(text, 0)
+        try:
+            gaps_ns(text, 0)
+        except ConfigError as error:
+            raise ConfigError(f"{typed}={text}: {_unled(error.message)}") from None
     try:
         return msgspec.convert(plain, kind, strict=False)
     except msgspec.ValidationError as error:

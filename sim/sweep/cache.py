@@ -1,7 +1,6 @@
 """Results by key in a folder, one file each: complete or absent, whatever interrupts the writing. Knows nothing of what they hold."""
 
-import os
-import tempfile
+import secrets
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,16 +17,15 @@ def write_atomically(path: Path, data: bytes) -> None:
     Raises:
         ConfigError: it cannot be written.
     """
+    # Named before it is made: Ctrl-C finds no moment at which the file is there and nobody knows of it.
+    part = path.with_name(f".{secrets.token_hex(8)}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
         try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(data)
-            Path(name).chmod(0o644)
-            Path(name).replace(path)
+            part.write_bytes(data)
+            part.replace(path)
         except BaseException:
-            Path(name).unlink(missing_ok=True)
+            part.unlink(missing_ok=True)
             raise
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}") from None

@@ -67,7 +67,6 @@ def sweep(
     from rich.console import Console
 
     from sim.report.sweep_page import document
-    from sim.slo import parse_slo
     from sim.sweep.axes import Files, parse_axes, parse_settings
     from sim.sweep.cache import Cache, write_result
     from sim.sweep.digest import file_digest
@@ -80,6 +79,7 @@ def sweep(
     from traces.figures import encode_figures
     from traces.outputs import check_outputs
     from traces.report.html import page
+    from traces.slo import parse_slo
     from traces.terminal import exit_on_error
 
     with exit_on_error():

@@ -1,6 +1,6 @@
 """A sweep for a terminal: a row for each point, and why points failed. Knows the result and nothing of how it came about."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from rich.console import Group, RenderableType
@@ -14,6 +14,10 @@ Figure = float | int | None
 SHOWN_FAILURES: Final = 10
 WIDE: Final = 110
 """From so many columns on a terminal shows medians too."""
+_LEGIBLE: Final = 16
+"""So much of a setting's column is never given up."""
+_GAP: Final = 2
+"""Between columns."""
 
 
 def show_ms(value: Figure) -> str:
@@ -79,9 +83,14 @@ def render(result: SweepResult, width: int) -> Group:
         if (not (column.is_wide or (column.yields and limits)) or width >= WIDE)
         and (not column.is_rare or any(p.figures and p.figures[column.figure] for p in points))
     ]
+    places = [
+        _widest(axis.name, (show(p.settings[axis.name]) for p in points)) for axis in result.axes
+    ]
+    least = [min(each, _LEGIBLE) for each in places] + [len("meets")] * bool(limits)
+    columns = _that_fit(columns, points, width - sum(least) - _GAP * len(least))
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for axis in result.axes:
-        table.add_column(axis.name, style="bold")
+    for axis, natural in zip(result.axes, places, strict=True):
+        table.add_column(axis.name, style="bold", min_width=min(natural, _LEGIBLE))
     for column in columns:
         table.add_column(column.title, justify="right", no_wrap=True)
     if limits:
@@ -111,7 +120,29 @@ def render(result: SweepResult, width: int) -> Group:
     return Group(*parts)
 
 
+def _that_fit(columns: Sequence[_Column], points: Sequence[SweepPoint], room: int) -> list[_Column]:
+    """The columns without the last of those that others can do without: what was lost, what is done and what is good stay."""
+    kept = list(columns)
+    widths = {
+        column.figure: _GAP
+        + _widest(
+            column.title, (column.shown(p.figures[column.figure]) for p in points if p.figures)
+        )
+        for column in columns
+    }
+    spare = [c for c in columns if not c.is_rare and c.figure != "done" and c not in _LIMITS]
+    while spare and sum(widths[column.figure] for column in kept) > room:
+        kept.remove(spare.pop())
+    return kept
+
+
+def _widest(title: str, cells: Iterable[str]) -> int:
+    return max([len(title), *map(len, cells)])
+
+
 def _verdict(point: SweepPoint) -> Text:
+    if point.meets is None:
+        return Text("-")
     return Text("yes", style="green") if point.meets else Text("no", style="yellow")
 
 

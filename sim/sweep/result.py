@@ -8,8 +8,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from sim.report.figures import ReplayReport
-from sim.slo import Metric, Slo
 from sim.sweep.axes import Axis, show
+from traces.slo import Metric, Slo
 
 FIGURES: Final[dict[str, Callable[[ReplayReport], float | int | None]]] = {
     "bad_rows": lambda r: sum(r.trace.bad.values()),
@@ -62,7 +62,7 @@ class SweepPoint(Struct, frozen=True, kw_only=True):
     config_sha256: str | None
     figures: dict[str, float | int | None] | None
     meets: bool | None = None
-    """Whether every promise is kept; null without promises or figures."""
+    """Whether every promise is kept; null without promises or figures, or where of no request it is known."""
     error: str | None
 
 

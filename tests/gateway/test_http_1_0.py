@@ -18,12 +18,14 @@ def client() -> Iterator[httpx.Client]:
         yield client
 
 
-def ask(client: httpx.Client, version: str, path: str, body: object = None) -> tuple[str, bytes]:
+def ask(
+    client: httpx.Client, version: str, path: str, body: object = None, also: str = ""
+) -> tuple[str, bytes]:
     """Head, in lower case, and body of the answer up to where the server closes."""
     content = b"" if body is None else json.dumps(body).encode()
     method = "GET" if body is None else "POST"
     length = "" if body is None else f"content-length: {len(content)}\r\n"
-    head = f"{method} {path} HTTP/{version}\r\nhost: x\r\nconnection: close\r\n{length}\r\n"
+    head = f"{method} {path} HTTP/{version}\r\nhost: x\r\nconnection: close\r\n{length}{also}\r\n"
     with socket.create_connection((client.base_url.host, client.base_url.port), 10) as connection:
         connection.sendall(head.encode() + content)
         said = b""
@@ -42,10 +44,11 @@ def test_a_stream_ends_with_the_connection_and_is_not_chunked(
         if path == "/v1/completions"
         else {"messages": [{"role": "user", "content": "hi"}]}
     )
-    head, body = ask(client, "1.0", path, {**prompt, "stream": True})
+    head, body = ask(client, "1.0", path, {**prompt, "stream": True}, "connection: keep-alive\r\n")
     assert " 200 " in head.partition("\r\n")[0]
     assert "transfer-encoding" not in head
     assert "content-length" not in head
+    assert head.count("connection:") == 1, "also where the client asks to keep it"
     assert "connection: close" in head
     events = body.decode().split("\n\n")
     assert events[-2:] == ["data: [DONE]", ""]
@@ -70,3 +73,13 @@ def test_a_whole_answer_is_the_same_in_both(client: httpx.Client) -> None:
     (old, body), (_, other) = (ask(client, v, "/v1/completions", ask_for) for v in ("1.0", "1.1"))
     assert "transfer-encoding" not in old
     assert json.loads(body)["choices"] == json.loads(other)["choices"]
+
+
+def test_an_expected_100_is_not_sent_to_those_who_do_not_know_it(client: httpx.Client) -> None:
+    ask_for = {"prompt": "hi", "max_tokens": 4}
+    expects = "expect: 100-continue\r\n"
+    head, body = ask(client, "1.0", "/v1/completions", ask_for, expects)
+    assert " 200 " in head.partition("\r\n")[0]
+    assert json.loads(body)["choices"]
+    head, _ = ask(client, "1.1", "/v1/completions", ask_for, expects)
+    assert " 100 " in head.partition("\r\n")[0], "HTTP/1.1 has it as before"

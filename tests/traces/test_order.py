@@ -62,6 +62,13 @@ def test_rows_of_another_age_are_bad_wherever_they_stand(strays, window):
     assert good == [line for line in range(1, 10) if line not in strays]
 
 
+def test_one_row_beside_a_stray_is_one_other():
+    rows = [TraceRequest(1, 0, 1, 1), TraceRequest(2, AGE, 1, 1)]
+    stray, _ = in_order(rows)
+    assert isinstance(stray, BadRow)
+    assert "years before 1 other:" in stray.message
+
+
 def test_a_window_that_loses_strays_still_sorts():
     times = [0, AGE + 30, AGE + 40, AGE + 20, AGE + 50]
     rows = [TraceRequest(line, time, 1, 1) for line, time in enumerate(times, start=1)]

@@ -98,7 +98,7 @@ class IndexWorld(World):
         while self.model.chain_of:
             self.drop(choose)
         self.check()
-        assert self.index.num_nodes == 0
+        assert not self.index._nodes
         for salt, keys in self.ever:
             self.find(salt, keys)
 
@@ -136,10 +136,10 @@ def test_a_long_prompt_is_one_node_and_splits_only_where_another_leaves_it():
     index = PrefixIndex(600, np.zeros(600, np.bool_))
     keys = np.arange(256)[:, None]
     index.publish("", -1, keys, np.arange(256, dtype=np.int32))
-    assert index.num_nodes == 2  # With the root of the salt.
+    assert len(index._nodes) == 2  # With the root of the salt.
     other = np.concatenate([keys[:100], keys[100:200] + 1000])
     index.publish("", 99, other[100:], np.arange(256, 356, dtype=np.int32))
-    assert index.num_nodes == 4
+    assert len(index._nodes) == 4
     assert index.lookup("", keys).tolist() == list(range(256))
     assert index.lookup("", other).tolist() == [*range(100), *range(256, 356)]
     index.check_invariants()

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from engine.core.errors import ConfigError
-from sim.judge import Populations
 from sim.plan.findings import scaling_text
 from sim.plan.machines import alone_settings
 from sim.plan.reseeding import at_least
@@ -20,6 +19,7 @@ from sim.sweep.axes import Files, resolve_settings
 from tests.reference.sizing import fewest_replicas
 from tests.sim.plan.worlds import plan, question, write_bursts
 from traces.figures import encode_figures
+from traces.judge import Populations
 from traces.schema import MAX_ARRIVAL_NS
 
 COLUMNS = "TIMESTAMP,ContextTokens,GeneratedTokens\n"

@@ -5,11 +5,12 @@ from msgspec.structs import replace
 
 from sim.plan.ladder import Ladder
 from sim.plan.points import Price
-from sim.plan.sensitivity import changes_for
+from sim.plan.sensitivity import Change, changes_for, vary
 from sim.plan.sized import Sized, new_candidate
 from sim.plan.trial import run_trial
 from sim.report.plan_findings import page_finding
 from sim.sweep.axes import resolve_settings
+from sim.sweep.workers import Failure
 from tests.sim.plan.worlds import plan, question, write_bursts
 
 
@@ -78,3 +79,38 @@ def test_a_setting_that_does_not_go_with_the_others_is_told_and_moves_nothing(tm
         "None of 16 changed settings moves the answer by a replica. Could not be tried: num_sequences=2 ("
     )
     assert page_finding(told, result).figure == "0 of 16"
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "found"),
+    [
+        ([True, True, None], (2, -1, True, "with 1: it broke")),
+        ([True, None], (3, 0, True, "with 2: it broke")),
+        ([False, False, None], (None, None, False, "with 5: it broke")),
+        ([False, True], (4, 1, False, None)),
+        ([True, True, True], (1, -2, True, None)),
+        ([False, False, False], (None, None, False, "not even with 5")),
+        ([None], (None, None, False, "it broke")),
+    ],
+)
+def test_a_size_that_fails_ends_the_walk_and_what_was_found_stands(bursts, outcomes, found):
+    asked = question(bursts, "ttft_p99=9s", settings={"tensor_parallel": 1})
+    machine = resolve_settings(asked.settings | {"hardware": "L4"})
+    price = Price(usd_per_hour=1.0, as_of=None, source=None)
+    candidate = replace(new_candidate("L4", machine, price, None), replicas=3)
+    outcome = run_trial(bursts, machine, asked.slo, False, False, None)
+    inquiry = vary(
+        asked, Sized(candidate, machine, outcome), Change(setting="policy", value="fair")
+    )
+    results = [
+        Failure("it broke", is_ours=False) if m is None else replace(outcome, meets=m)
+        for m in outcomes
+    ]
+    next(inquiry)
+    for result in results[:-1]:
+        inquiry.send([result])
+    with pytest.raises(StopIteration) as end:
+        inquiry.send([results[-1]])
+    variant = end.value.value
+    assert (variant.answer, variant.change, variant.meets_at_answer, variant.reason) == found
+    assert variant.was_run == (outcomes[0] is not None)

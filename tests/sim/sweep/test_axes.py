@@ -90,3 +90,10 @@ def test_a_preset_gives_what_nothing_else_gives():
     assert [axis.values for axis in parse_axes(["preset=none,vllm"])] == [(None, "vllm")]
     with pytest.raises(ConfigError, match="preset=sglang"):
         parse_settings(["preset=sglang"])
+
+
+@pytest.mark.parametrize(("flag", "parse"), [("--axis", parse_axes), ("--set", parse_settings)])
+def test_a_wrong_arrival_process_is_told_by_the_flag_that_was_typed(flag, parse):
+    with pytest.raises(ConfigError) as found:
+        parse(["arrivals=poisson:nan"])
+    assert found.value.message.startswith(f"{flag} arrivals=poisson:nan: 'nan' must be a number")

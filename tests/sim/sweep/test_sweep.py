@@ -16,7 +16,6 @@ import sim.sweep.digest
 from kilburn import app
 from sim.replay import replay, replay_in_full
 from sim.report.requests import Rows
-from sim.slo import parse_slo
 from sim.sweep import runner
 from sim.sweep.axes import parse_axes, resolve_settings
 from sim.sweep.cache import Cache
@@ -27,6 +26,7 @@ from sim.sweep.workers import Workers
 from tests.conftest import DATA, ROOT
 from traces.figures import encode_figures
 from traces.formats import open_trace
+from traces.slo import parse_slo
 
 SAMPLE = DATA / "azure_sample.csv"
 AXES = parse_axes(["rate=0.5,1,2", "block_size=8,16", "hardware=A100-80,L4"])
@@ -174,7 +174,10 @@ UNKNOWN = "unknown model 'nope'"
         (["--axis", "model=Llama-3.1-8B,nope"], UNKNOWN),
         (["--axis", "hardware=H100,H1000"], "unknown hardware 'H1000' (did you mean H100?)"),
         (["--axis", "cost=roofline,flat"], "--cost: unknown value 'flat'"),
-        (["--axis", "arrivals=poisson:1,poison:2"], "--arrivals: unknown value 'poison:2'"),
+        (
+            ["--axis", "arrivals=poisson:1,poison:2"],
+            "--axis arrivals=poison:2: unknown value 'poison:2'",
+        ),
         (
             ["--axis", "model=Llama-2-70B,Llama-3.1-70B", "--hardware", "L4"],
             "none of the 2 points can run; model=Llama-2-70B: ",
