@@ -107,7 +107,7 @@ def read_prediction(path: Path) -> Other:
         raise ConfigError(
             f"--against {path}: this is no JSON of `kilburn replay --json` or `kilburn bench --json` ({error})"
         ) from None
-    return Other(report, read_rows(path, report.kind, report.e2e_ms.count))
+    return Other(report, read_rows(path, report.kind, report.e2e_ms))
 
 
 def differences(prediction: Prediction, trace: BenchTrace, shaping: Shaping) -> list[str]:
@@ -184,18 +184,21 @@ def told(against: Against) -> str:
     """Of how many answers latencies are compared, as a sentence; empty where both sides have the same and nothing is left out."""
     a = against.answers
     there = "the prediction" if against.kind == "replay" else "the other run"
-    whose = f"{numbers.counted(a.measured, 'answer')} here and {a.predicted:,} in {there}"
+    verb = "is" if a.measured == 1 else "are"
+    whose = (
+        f"There {verb} {numbers.counted(a.measured, 'answer')} here and {a.predicted:,} in {there}"
+    )
     if a.compared is None or a.left_out is None:
         if a.measured == a.predicted:
             return ""
-        return f"There are {whose}; latencies are of all that each has, so they are not of the same requests."
+        return f"{whose}; latencies are of all that each has, so they are not of the same requests."
     if not a.left_out:
         return ""
     lines = [f"{each.line:,}" for each in a.listed if each.line is not None][:SHOWN_LINES]
     more = " and others" if a.left_out > len(lines) else ""
     where = f" (line{'s' * (len(lines) > 1)} {', '.join(lines)}{more})" if lines else ""
     return (
-        f"There are {whose}; latencies are of the {numbers.counted(a.compared, 'request')} that both answered, "
+        f"{whose}; latencies are of the {numbers.counted(a.compared, 'request')} that both answered, "
         f"{a.left_out:,} left out{where}."
     )
 
