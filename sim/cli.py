@@ -68,10 +68,10 @@ def replay(
     from sim.recorder import Recording, check_recording
     from sim.replay import replay_in_full, resolve
     from sim.report.terminal import render
-    from sim.slo import parse_slo
     from traces.figures import write_figures
     from traces.formats import open_trace
     from traces.outputs import check_outputs
+    from traces.slo import parse_slo
     from traces.terminal import exit_on_error, with_progress
 
     given = Given(context)

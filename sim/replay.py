@@ -24,11 +24,11 @@ from sim.report.figures import ReplayReport, Resolved
 from sim.report.summary import summarise
 from sim.roofline import Efficiency
 from sim.router import make_router
-from sim.slo import Slo
 from sim.twin import Fleet, Run, SwapPath, run_twin
 from traces.formats import Trace
 from traces.schema import TraceRequest
 from traces.shaping import hash_block_tokens, shaped
+from traces.slo import Slo
 
 Watch = Callable[[Iterable[TraceRequest]], Iterable[TraceRequest]]
 """Sees the requests as they are read, and passes them on."""

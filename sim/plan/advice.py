@@ -3,9 +3,9 @@
 import math
 from typing import Final
 
-from sim.judge import ClauseFigure
 from sim.plan.result import Candidate, PlanResult
-from sim.slo import spell_ms
+from traces.judge import ClauseFigure
+from traces.slo import spell_ms
 
 _NARROWER: Final[dict[str, tuple[str, ...]]] = {
     "fp32": ("bf16", "fp8", "int4"),

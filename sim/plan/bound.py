@@ -33,10 +33,10 @@ from sim.plan.work import RULES, machine_of, work_of
 from sim.pricing import make_cost
 from sim.replay import core_config, memory_of
 from sim.report.figures import Resolved
-from sim.slo import Slo
 from traces.formats import open_trace
 from traces.schema import TraceRequest
 from traces.shaping import hash_block_tokens, shaped
+from traces.slo import Slo
 
 ROUNDING: Final = 1 - 1e-9
 """Sums of 64-bit floats are this exact."""

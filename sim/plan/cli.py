@@ -21,7 +21,7 @@ from sim.flags import (
     TablePath,
     WorkerCount,
 )
-from traces.flags import OUTPUT, WORKLOAD, Seed, Strict, TracePath
+from traces.flags import OUTPUT, WORKLOAD, Limit, Seed, Strict, TracePath
 from traces.given import Given
 
 SEARCH = "Search"
@@ -66,6 +66,7 @@ def plan(
         ),
     ] = None,
     settings: Settings = None,
+    limit: Limit = None,
     only_fitting: Annotated[
         bool,
         typer.Option(
@@ -154,7 +155,6 @@ def plan(
     from sim.plan.render import render
     from sim.plan.table import to_csv
     from sim.report.plan_page import document
-    from sim.slo import parse_slo
     from sim.sweep.axes import Files, parse_settings
     from sim.sweep.cache import Cache, write_result
     from sim.sweep.digest import file_digest
@@ -163,6 +163,7 @@ def plan(
     from traces.figures import encode_figures
     from traces.outputs import check_outputs
     from traces.report.html import page
+    from traces.slo import parse_slo
     from traces.terminal import exit_on_error
 
     with exit_on_error():
@@ -182,6 +183,8 @@ def plan(
         seed = base.setdefault("seed", seed)
         if arrivals is not None:
             base["arrivals"] = arrivals
+        if limit is not None:
+            base["limit"] = limit
         question = Question(
             trace=trace,
             trace_sha256=file_digest(trace),

@@ -14,7 +14,7 @@ from sim.arrays import Bools, Floats, Ints
 from sim.plan.demand import Demand
 from sim.plan.exempt import Allowance, largest
 from sim.plan.work import Work
-from sim.slo import Clause, Slo
+from traces.slo import Clause, Slo
 
 LENGTH_STEP: Final = 1.5
 """Between the lengths that are looked at."""

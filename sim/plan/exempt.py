@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sim.arrays import Bools, Floats
-from sim.slo import Clause, Slo, allowed_misses
+from traces.slo import Clause, Slo, allowed_misses
 
 
 class Allowance(NamedTuple):

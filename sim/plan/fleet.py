@@ -6,7 +6,6 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from sim.judge import Populations
 from sim.plan.bound import BoundFigures
 from sim.plan.desk import Inquiry, Job, sure
 from sim.plan.machines import alone_settings, degrees_of, machine_of, reason_alone
@@ -19,6 +18,7 @@ from sim.plan.sized import Sized, new_candidate, with_replicas
 from sim.plan.trial import Outcome
 from sim.plan.windows import WindowCounts, Windows
 from sim.report.figures import Resolved
+from traces.judge import Populations
 
 STRETCHES = 8
 """Jobs that the windows of a trace are shared out to."""

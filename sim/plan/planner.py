@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from engine.core.errors import ConfigError
 from sim.hardware import find_hardware
-from sim.judge import Populations
 from sim.models import find_model
 from sim.plan.agents import size_users
 from sim.plan.assumed import assumptions_of
@@ -25,6 +24,7 @@ from sim.replay import no_requests
 from sim.sweep.axes import config_of
 from sim.sweep.digest import key_of
 from traces.formats import open_trace
+from traces.judge import Populations
 from traces.schema import ROOT
 from traces.shaping import shaped
 

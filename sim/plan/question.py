@@ -8,17 +8,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from engine.core.errors import ConfigError
-from sim.judge import Populations
 from sim.plan.bound import BoundFigures, least
 from sim.plan.desk import Job
 from sim.plan.trial import Outcome, run_trial
 from sim.plan.users import Crowd, run_users
 from sim.plan.windows import WindowCounts, Windows, fewest_by_window
 from sim.report.figures import Resolved
-from sim.slo import Slo
 from sim.sweep.axes import Files, Settings, resolve_settings
 from sim.sweep.digest import file_digest, key_of
+from traces.judge import Populations
 from traces.report import numbers
+from traces.slo import Slo
 
 
 class Question(Struct, frozen=True, kw_only=True):

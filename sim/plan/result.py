@@ -8,9 +8,9 @@ from typing import Literal
 
 from msgspec import Struct
 
-from sim.judge import ClauseFigure
 from sim.report.figures import Hindsight
-from sim.slo import Slo
+from traces.judge import ClauseFigure
+from traces.slo import Slo
 from traces.stats import Spread
 
 

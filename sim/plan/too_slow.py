@@ -2,11 +2,11 @@
 
 from sim.cost import StepWork, decode_work
 from sim.hardware import stored_bytes
-from sim.judge import ClauseFigure
 from sim.plan.result import PlanTrace
 from sim.pricing import make_cost
 from sim.report.figures import Resolved
 from sim.sweep.render import show_ms
+from traces.judge import ClauseFigure
 
 
 def explain(late: list[ClauseFigure], machine: Resolved, trace: PlanTrace) -> list[str]:

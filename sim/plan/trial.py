@@ -9,16 +9,17 @@ from msgspec import Struct
 
 from engine.core.errors import ConfigError, ServeError
 from sim.hindsight import hindsight, totals_of
-from sim.judge import ClauseFigure, Judge, Judgement, Populations
+from sim.judge import judge_ledger
 from sim.ledger import Ledger, State
 from sim.occupancy import Level
 from sim.replay import no_requests, simulate
 from sim.report.figures import Hindsight, Resolved
-from sim.slo import Slo
 from sim.twin import Fleet, Run
 from traces.formats import open_trace
+from traces.judge import ClauseFigure, Judgement, Populations
 from traces.schema import ROOT, TraceRequest
 from traces.shaping import hash_block_tokens, shaped
+from traces.slo import Slo
 from traces.stats import Spread, spread
 
 LOOK_EVERY: Final = 64
@@ -161,7 +162,7 @@ def run_judged(
     except GiveUpError:
         run = None
     fleet = fleets[0]
-    judgement = Judge(fleet.ledger, fleet.now, from_ns).judge(slo)
+    judgement = judge_ledger(fleet.ledger, fleet.now, from_ns).judge(slo)
     memory = hindsight(run, resolved, totals_of(run)) if run is not None else None
     return _outcome(fleet, judgement, kept, from_ns, memory)
 
@@ -177,7 +178,7 @@ def _looker(fleet: Fleet, slo: Slo, most: Populations, from_ns: int) -> Callable
             left = max(LOOK_EVERY, len(fleet.ledger) // 16)
             for replica in fleet.replicas:
                 replica.settle()
-            if Judge(fleet.ledger, fleet.now, from_ns).is_hopeless(slo, most):
+            if judge_ledger(fleet.ledger, fleet.now, from_ns).is_hopeless(slo, most):
                 raise GiveUpError
 
     return look

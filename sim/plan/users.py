@@ -18,10 +18,10 @@ from engine.core.errors import ConfigError
 from sim.plan.trial import Filter, Outcome, run_judged
 from sim.replay import no_requests
 from sim.report.figures import Resolved
-from sim.slo import Slo
 from traces.formats import open_trace
 from traces.schema import ROOT, TraceRequest
 from traces.shaping import hash_block_tokens, shaped
+from traces.slo import Slo
 from traces.transforms import units
 
 PAUSE_NS: Final = 60 * 10**9

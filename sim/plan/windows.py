@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from sim.plan.trial import Filter, run_judged
 from sim.report.figures import Resolved
-from sim.slo import Slo
 from traces.formats import open_trace
 from traces.schema import TraceRequest
 from traces.shaping import hash_block_tokens, shaped
+from traces.slo import Slo
 
 
 class Windows(Struct, frozen=True, kw_only=True):

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from sim.slo import Clause, Metric, Slo
 from traces.report import numbers
+from traces.slo import Clause, Metric, Slo
 
 METRICS: Final[dict[Metric, str]] = {
     "ttft": "time from a request's arrival to its first token",

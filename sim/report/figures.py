@@ -8,11 +8,11 @@ from msgspec import Struct
 from sim.config import ReplayConfig
 from sim.fitted import Fit
 from sim.hardware import Hardware
-from sim.judge import Goodput
 from sim.models import ModelShape
 from sim.pool import PoolBudget
 from sim.roofline import Efficiency
 from sim.step_table import StepTable
+from traces.judge import Goodput
 from traces.schema import BadRow
 from traces.stats import Spread
 

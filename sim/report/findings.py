@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Final
 
 from sim.report.figures import FindingText, ReplayReport
-from sim.report.promises import goodput_text
 from traces.report import numbers
+from traces.report.promises import goodput_text
 
 MOST: Final = 6
 NEARLY_FULL: Final = 0.95

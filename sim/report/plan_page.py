@@ -1,13 +1,12 @@
 """A plan as a document: its findings with pictures, the frontier of size, cost and latency, goodput against rate, what scaling could save, what moves the answer."""
 
-from sim.judge import ClauseFigure
 from sim.plan.findings import machines, point_at
 from sim.plan.result import Candidate, PlanResult, Point
 from sim.plan.words import METRICS, glossary, promises
 from sim.report.memory_table import memory_table
 from sim.report.plan_findings import page_finding
 from sim.report.plan_tables import machine_table, point_table, variant_table
-from sim.slo import Clause
+from traces.judge import ClauseFigure
 from traces.report import numbers
 from traces.report.document import (
     Chart,
@@ -24,6 +23,7 @@ from traces.report.document import (
     Strip,
     Words,
 )
+from traces.slo import Clause
 
 MOST_FINDINGS = 6
 LOOKS = ("first", "second", "third", "fourth")
@@ -193,7 +193,7 @@ def _rates(result: PlanResult, best: Candidate) -> Section | None:
 
 def _scaling(best: Candidate) -> Section | None:
     scaling = best.autoscaling
-    if scaling is None or not scaling.replicas:
+    if scaling is None or len(scaling.replicas) < 2:
         return None
     end_s = [scaling.window_s * (i + 1) for i in range(len(scaling.replicas))]
     fixed = float(best.replicas or 0)

@@ -1,10 +1,10 @@
 """Tables of a plan's page: machines, every point that was simulated, what moves the answer."""
 
-from sim.judge import ClauseFigure
 from sim.plan.findings import machines
 from sim.plan.result import Candidate, PlanResult, Point
 from sim.plan.table import is_answer
 from sim.plan.words import SETTINGS, meaning
+from traces.judge import ClauseFigure
 from traces.report import numbers
 from traces.report.document import Column, Table
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from sim.config import config_hash
 from sim.hindsight import hindsight, totals_of
-from sim.judge import Judge
+from sim.judge import judge_ledger
 from sim.ledger import Ledger, State
 from sim.report.biases import biases
 from sim.report.figures import (
@@ -25,10 +25,10 @@ from sim.report.figures import (
     TraceSummary,
 )
 from sim.report.findings import findings
-from sim.slo import Slo
 from sim.twin import Run
 from traces.formats import Trace
 from traces.shaping import hash_block_tokens
+from traces.slo import Slo
 from traces.stats import SHARES, quantiles, spread
 
 
@@ -56,7 +56,9 @@ def summarise(trace: Trace, run: Run, resolved: Resolved, slo: Slo | None = None
             e2e_ms=quantiles(latencies.e2e_ms),
         ),
         lengths=_lengths(ledger),
-        goodput=Judge(ledger, end_ns).goodput(slo, end_ns / 1e9) if slo is not None else None,
+        goodput=judge_ledger(ledger, end_ns).goodput(slo, end_ns / 1e9)
+        if slo is not None
+        else None,
         cost=_cost(_throughput(run), resolved),
         biases=biases(resolved, trace.format, block_tokens),
     )

@@ -5,7 +5,6 @@ from html import escape
 from typing import Any, Final
 
 from sim.report.figures import FindingText
-from sim.report.promises import limits_text
 from sim.sweep.axes import Axis, show
 from sim.sweep.effects import along, crossed, figure_of, middles, strongest
 from sim.sweep.findings import METRICS, Shown, findings, goods, points_text, shown_of
@@ -27,6 +26,7 @@ from traces.report.document import (
     Table,
     Words,
 )
+from traces.report.promises import limits_text
 from traces.report.scale import Axis as Scale
 
 LOOKS: Final = ("first", "second", "third", "fourth")
@@ -46,7 +46,7 @@ def document(result: SweepResult, files: list[str]) -> Document:
     swept = ", ".join(f"{a.name} ({len(a.values):,})" for a in result.axes) or "no axis"
     return Document(
         title=f"Sweep of {result.trace}",
-        subtitle=f"{points_text(len(result.points))}: every combination of {swept}, each a replay of the whole trace",
+        subtitle=f"{points_text(len(result.points))}: every combination of {swept}, each a replay of the trace",
         findings=[_finding(text, result) for text in findings(result)],
         sections=sections,
         footer=[f"The same figures: {', '.join(files)}", f"trace {result.trace_sha256}"],

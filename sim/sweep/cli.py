@@ -19,7 +19,7 @@ from sim.flags import (
     TablePath,
     WorkerCount,
 )
-from traces.flags import OUTPUT, WORKLOAD, Strict, TracePath
+from traces.flags import OUTPUT, WORKLOAD, Limit, Strict, TracePath
 
 
 def sweep(
@@ -47,6 +47,7 @@ def sweep(
     hardware_file: HardwareFile = None,
     block_table: BlockTable = None,
     settings: Settings = None,
+    limit: Limit = None,
     strict: Strict = False,
     out: Annotated[
         Path | None,
@@ -66,7 +67,6 @@ def sweep(
     from rich.console import Console
 
     from sim.report.sweep_page import document
-    from sim.slo import parse_slo
     from sim.sweep.axes import Files, parse_axes, parse_settings
     from sim.sweep.cache import Cache, write_result
     from sim.sweep.digest import file_digest
@@ -79,6 +79,7 @@ def sweep(
     from traces.figures import encode_figures
     from traces.outputs import check_outputs
     from traces.report.html import page
+    from traces.slo import parse_slo
     from traces.terminal import exit_on_error
 
     with exit_on_error():
@@ -86,7 +87,7 @@ def sweep(
         limits = parse_slo(slo) if slo is not None else None
         axes = parse_axes(axis or [])
         base = parse_settings(settings or [])
-        for name, value in (("model", model), ("hardware", hardware)):
+        for name, value in (("model", model), ("hardware", hardware), ("limit", limit)):
             if value is not None:
                 base[name] = value
         tables = [file_digest(file) if file else None for file in (hardware_file, block_table)]

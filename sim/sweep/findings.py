@@ -4,11 +4,11 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from sim.report.figures import FindingText
-from sim.report.promises import limits_text
 from sim.sweep.axes import Axis, show
 from sim.sweep.effects import extremes, figure_of, place_of, strongest
 from sim.sweep.result import GOOD, GOOD_SHARE, SweepPoint, SweepResult, good
 from traces.report import numbers
+from traces.report.promises import limits_text
 
 MOST: Final = 6
 SAME: Final = 1.02

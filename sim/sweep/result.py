@@ -8,8 +8,8 @@ from typing import Any, Final
 from msgspec import Struct
 
 from sim.report.figures import ReplayReport
-from sim.slo import Metric, Slo
 from sim.sweep.axes import Axis, show
+from traces.slo import Metric, Slo
 
 FIGURES: Final[dict[str, Callable[[ReplayReport], float | int | None]]] = {
     "bad_rows": lambda r: sum(r.trace.bad.values()),

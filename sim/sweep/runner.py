@@ -14,7 +14,6 @@ from engine.core.errors import ConfigError, TraceError
 from sim.config import config_hash
 from sim.replay import no_requests, replay
 from sim.report.figures import ReplayReport, Resolved
-from sim.slo import Slo
 from sim.sweep.axes import BUILT_IN, Axis, Files, Settings, grid, resolve_settings, show
 from sim.sweep.cache import Cache
 from sim.sweep.digest import file_digest, key_of
@@ -23,6 +22,7 @@ from sim.sweep.workers import Failure, Workers
 from traces.formats import open_trace
 from traces.names import UnknownNameError
 from traces.shaping import shaped
+from traces.slo import Slo
 
 _MOST_VALUES: Final = 64
 """Of one setting, beside each other; more are not listed."""

@@ -5,11 +5,12 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sim.judge import Judge, Populations
+from sim.judge import judge_ledger
 from sim.ledger import NEVER, Ledger, State
-from sim.report.promises import goodput_text
-from sim.slo import Clause, Slo
 from tests.reference.sizing import is_good, keeps, latency_ns
+from traces.judge import Populations
+from traces.report.promises import goodput_text
+from traces.slo import Clause, Slo
 
 MS = 10**6
 END = 10_000 * MS
@@ -65,7 +66,7 @@ def ledger_at(rows, now):
 @given(requests, slos)
 def test_a_judgement_is_that_of_plain_python(rows, slo):
     ledger = ledger_at(rows, END)
-    judgement = Judge(ledger, END).judge(slo)
+    judgement = judge_ledger(ledger, END).judge(slo)
     assert judgement.meets == keeps(ledger, slo)
     assert judgement.undecided == 0
     for clause, figure in zip(slo.clauses, judgement.clauses, strict=True):
@@ -93,7 +94,7 @@ several = st.builds(
 @given(requests, slos | several)
 def test_goodput_is_a_count_of_requests_judged_one_by_one(rows, slo):
     ledger = ledger_at(rows, END)
-    kept = Judge(ledger, END).goodput(slo, 4.0)
+    kept = judge_ledger(ledger, END).goodput(slo, 4.0)
     good = sum(is_good(ledger, number, slo) for number in range(len(ledger)))
     assert (kept.good, kept.judged, kept.good_per_s) == (good, len(ledger), good / 4)
     assert kept.good_share == good / len(ledger)
@@ -115,11 +116,11 @@ def test_nine_of_ten_within_each_limit_can_be_eight_of_ten_within_both():
         Clause(metric=metric, percentile=90.0, limit_ms=limit)
         for metric, limit in (("ttft", 2.0), ("tpot", 10.0))
     )
-    kept = Judge(ledger, END).goodput(Slo(clauses=clauses, goodput=0.9), 1.0)
+    kept = judge_ledger(ledger, END).goodput(Slo(clauses=clauses, goodput=0.9), 1.0)
     assert (kept.within, kept.good, kept.good_share) == ({"ttft": 9, "tpot": 9}, 8, 0.8)
     assert [clause.misses <= clause.allowed for clause in kept.clauses] == [True, True]
     assert not kept.meets
-    assert Judge(ledger, END).goodput(Slo(clauses=clauses, goodput=0.8), 1.0).meets
+    assert judge_ledger(ledger, END).goodput(Slo(clauses=clauses, goodput=0.8), 1.0).meets
 
 
 def test_an_answer_that_no_limit_covers_is_good_once_it_is_there():
@@ -128,10 +129,10 @@ def test_an_answer_that_no_limit_covers_is_good_once_it_is_there():
     ledger.first_token(done, MS)
     ledger.end(done, MS, done=True)
     slo = Slo(clauses=(Clause(metric="tpot", percentile=99.0, limit_ms=10.0),))
-    kept = Judge(ledger, 2 * MS).goodput(slo, 1.0)
+    kept = judge_ledger(ledger, 2 * MS).goodput(slo, 1.0)
     assert (kept.good, kept.judged, kept.within) == (1, 1, {"tpot": 1})
     ledger.reject(still_open, "pool_exceeded", 3 * MS)
-    kept = Judge(ledger, 3 * MS).goodput(slo, 1.0)
+    kept = judge_ledger(ledger, 3 * MS).goodput(slo, 1.0)
     assert (kept.good, kept.judged) == (1, 2)
 
 
@@ -139,7 +140,7 @@ def test_where_nothing_is_known_no_promise_is_said_to_be_kept():
     ledger = Ledger()
     ledger.arrive(0, 1, 1)
     slo = Slo(clauses=(Clause(metric="ttft", percentile=99.0, limit_ms=10.0),))
-    kept = Judge(ledger, MS).goodput(slo, 0.001)
+    kept = judge_ledger(ledger, MS).goodput(slo, 0.001)
     assert kept.judged == 0
     said = goodput_text(kept)
     assert (
@@ -151,7 +152,7 @@ def test_where_nothing_is_known_no_promise_is_said_to_be_kept():
 def test_a_run_that_is_given_up_would_have_failed(rows, slo, now_ms):
     now = now_ms * MS
     most = Populations(len(rows), sum(tokens > 1 for _, tokens, *_ in rows))
-    if Judge(ledger_at(rows, now), now).is_hopeless(slo, most):
+    if judge_ledger(ledger_at(rows, now), now).is_hopeless(slo, most):
         assert not keeps(ledger_at(rows, END), slo)
 
 
@@ -159,7 +160,7 @@ def test_a_run_that_is_given_up_would_have_failed(rows, slo, now_ms):
 def test_at_the_end_hopeless_and_missed_are_the_same(rows, slo):
     ledger = ledger_at(rows, END)
     most = Populations(len(rows), sum(tokens > 1 for _, tokens, *_ in rows))
-    judge = Judge(ledger, END)
+    judge = judge_ledger(ledger, END)
     if slo.goodput is None:
         assert judge.is_hopeless(slo, most) != judge.judge(slo).meets
 
@@ -168,8 +169,8 @@ def test_at_the_end_hopeless_and_missed_are_the_same(rows, slo):
 def test_a_run_that_was_cut_off_counts_each_request_late_good_or_undecided(rows, slo, now_ms):
     now = now_ms * MS
     ledger, whole = ledger_at(rows, now), ledger_at(rows, END)
-    judge = Judge(ledger, now)
-    final = Judge(whole, END)
+    judge = judge_ledger(ledger, now)
+    final = judge_ledger(whole, END)
     good, known = judge.good(slo)
     at_end, _ = final.good(slo)
     assert judge.judge(slo).undecided == len(ledger) - int(known.sum())
@@ -193,7 +194,7 @@ def test_what_came_before_the_warm_up_ended_is_not_judged(rows, slo, from_ms):
             later.reject(at, "x", whole.end_ns[number])
         else:
             later.end(at, whole.end_ns[number], done=whole.state[number] == State.DONE)
-    assert Judge(whole, END, from_ms * MS).judge(slo) == Judge(later, END).judge(slo)
+    assert judge_ledger(whole, END, from_ms * MS).judge(slo) == judge_ledger(later, END).judge(slo)
 
 
 def test_a_goodput_that_is_just_reached_is_not_hopeless():
@@ -207,7 +208,7 @@ def test_a_goodput_that_is_just_reached_is_not_hopeless():
                 ledger.state[request] = State.DONE
             for request in range(late):
                 ledger.end_ns[request] = 3 * MS
-            judge = Judge(ledger, END)
+            judge = judge_ledger(ledger, END)
             for percent in range(5, 101, 5):
                 slo = Slo(
                     clauses=(Clause(metric="e2e", percentile=0.01, limit_ms=2.0),),
@@ -226,4 +227,4 @@ def test_times_far_from_the_start_are_judged_to_the_nanosecond():
         ledger.first_token(request, far + 5 * MS + over)
         ledger.end(request, far + 5 * MS + over, done=True)
     clause = Clause(metric="ttft", percentile=99.0, limit_ms=5.0)
-    assert Judge(ledger, far + END).misses(clause) == 1
+    assert judge_ledger(ledger, far + END).misses(clause) == 1

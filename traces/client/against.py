@@ -12,6 +12,8 @@ from traces.client.figures import Against, Answers, BenchThroughput, BenchTrace,
 from traces.client.matched import Rows, match, read_rows
 from traces.client.measure import Latencies
 from traces.client.outcomes import Outcomes
+from traces.client.promises import compare
+from traces.judge import Goodput
 from traces.report import numbers
 from traces.shaping import Shaping
 from traces.stats import Spread
@@ -71,6 +73,7 @@ class Prediction(Struct, frozen=True):
     config: _Config = _Config()
     target: _Target = _Target()
     settings: _Settings = _Settings()
+    goodput: Goodput | None = None
 
     @property
     def shaping(self) -> dict[str, Any]:
@@ -107,7 +110,7 @@ def read_prediction(path: Path) -> Other:
         raise ConfigError(
             f"--against {path}: this is no JSON of `kilburn replay --json` or `kilburn bench --json` ({error})"
         ) from None
-    return Other(report, read_rows(path, report.kind, report.e2e_ms.count))
+    return Other(report, read_rows(path, report.kind, report.e2e_ms))
 
 
 def differences(prediction: Prediction, trace: BenchTrace, shaping: Shaping) -> list[str]:
@@ -133,8 +136,9 @@ def lay_over(
     speed: BenchThroughput,
     trace: BenchTrace,
     shaping: Shaping,
+    kept: Goodput | None = None,
 ) -> Against:
-    """Each figure beside the other's; latencies over the requests that both answered, where these can be told."""
+    """Each figure beside the other's; latencies over the requests that both answered, where these can be told, goodput over all that each side judged."""
     prediction, figures = other.report, []
     apart = differences(prediction, trace, shaping)
     answers = Answers(
@@ -170,13 +174,15 @@ def lay_over(
         _compared("output tokens", "/s", speed.output_tokens_per_s, speeds.output_tokens_per_s)
     )
     figures.append(_compared("requests", "/s", speed.requests_per_s, speeds.requests_per_s))
+    goodput, goodput_apart = compare(kept, prediction.goodput)
     return Against(
         kind=prediction.kind,
         title=prediction.title,
         differences=apart,
         answers=answers,
-        figures=figures,
+        figures=figures + goodput,
         distributions=msgspec.to_builtins(prediction.distributions),
+        goodput_apart=goodput_apart,
     )
 
 
@@ -184,18 +190,21 @@ def told(against: Against) -> str:
     """Of how many answers latencies are compared, as a sentence; empty where both sides have the same and nothing is left out."""
     a = against.answers
     there = "the prediction" if against.kind == "replay" else "the other run"
-    whose = f"{numbers.counted(a.measured, 'answer')} here and {a.predicted:,} in {there}"
+    verb = "is" if a.measured == 1 else "are"
+    whose = (
+        f"There {verb} {numbers.counted(a.measured, 'answer')} here and {a.predicted:,} in {there}"
+    )
     if a.compared is None or a.left_out is None:
         if a.measured == a.predicted:
             return ""
-        return f"There are {whose}; latencies are of all that each has, so they are not of the same requests."
+        return f"{whose}; latencies are of all that each has, so they are not of the same requests."
     if not a.left_out:
         return ""
     lines = [f"{each.line:,}" for each in a.listed if each.line is not None][:SHOWN_LINES]
     more = " and others" if a.left_out > len(lines) else ""
     where = f" (line{'s' * (len(lines) > 1)} {', '.join(lines)}{more})" if lines else ""
     return (
-        f"There are {whose}; latencies are of the {numbers.counted(a.compared, 'request')} that both answered, "
+        f"{whose}; latencies are of the {numbers.counted(a.compared, 'request')} that both answered, "
         f"{a.left_out:,} left out{where}."
     )
 

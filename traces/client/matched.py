@@ -21,6 +21,8 @@ from traces.stats import Spread, spread
 
 KEPT_LEFT_OUT: Final = 100
 """This many of the requests that one side lacks are listed; all are counted."""
+_ROUNDED_MS: Final = 0.001
+"""Of times in a table."""
 _TIMES: Final = ("ttft_ms", "tpot_ms", "e2e_ms")
 _STATES: Final = {State.OPEN: "unfinished", State.DONE: "done", State.FAILED: "failed"}
 
@@ -50,17 +52,29 @@ class Match(NamedTuple):
     there: dict[str, Spread]
 
 
-def read_rows(report: Path, kind: str, done: int) -> Rows | None:
-    """The table beside a report, where `--html` puts it or in the report's own folder; None where none has `done` answers."""
+def read_rows(report: Path, kind: str, e2e_ms: Spread) -> Rows | None:
+    """The table beside a report, where `--html` puts it or in the report's own folder; None where none has the answers of the report.
+
+    A folder may hold several reports and the table of the last. It is the report's own where end-to-end times are as many, and as long in the mean.
+    """
     for folder in (report.with_name(f"{report.stem}-csv"), report.parent):
         try:
             with (folder / "requests.csv").open(encoding="utf-8", newline="") as file:
                 rows = _read(csv.DictReader(file), kind)
         except (OSError, UnicodeDecodeError, csv.Error, KeyError, TypeError, ValueError):
             continue
-        if rows.states.count("done") == done:
+        if _are_those_of(rows, e2e_ms):
             return rows
     return None
+
+
+def _are_those_of(rows: Rows, e2e_ms: Spread) -> bool:
+    done = np.array([state == "done" for state in rows.states], bool)
+    times = rows.times["e2e_ms"][done]
+    if len(times) != e2e_ms.count:
+        return False
+    mean = e2e_ms.mean or 0.0
+    return not len(times) or bool(abs(times.mean() - mean) <= _ROUNDED_MS + 1e-9 * mean)
 
 
 def _read(table: Iterable[dict[str, str]], kind: str) -> Rows:
@@ -68,7 +82,8 @@ def _read(table: Iterable[dict[str, str]], kind: str) -> Rows:
     keys, states = [], []
     times: dict[str, list[float]] = {name: [] for name in _TIMES}
     for row in table:
-        keys.append(tuple(row[column] for column in columns))
+        key = tuple(row[column] for column in columns)
+        keys.append((str(int(key[0])),) if kind == "bench" else key)
         states.append(_state(row["state"], row["why"]))
         for name, values in times.items():
             values.append(float(row[name] or "nan"))

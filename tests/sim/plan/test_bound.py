@@ -19,9 +19,9 @@ from sim.plan.demand import demand_of
 from sim.plan.exempt import allowance_of
 from sim.pricing import make_cost
 from sim.replay import simulate
-from sim.slo import Clause, Slo, parse_slo
 from sim.sweep.axes import resolve_settings
 from traces.schema import ROOT, TraceRequest
+from traces.slo import Clause, Slo, parse_slo
 
 LOOSE = Slo(clauses=(Clause(metric="e2e", percentile=100, limit_ms=1e12),))
 HASH_BLOCK = 24

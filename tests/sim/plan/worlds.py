@@ -9,11 +9,11 @@ from sim.plan.desk import Desk
 from sim.plan.planner import describe
 from sim.plan.planner import plan as run
 from sim.plan.question import Question, build_crowd
-from sim.slo import parse_slo
 from sim.sweep.axes import BUILT_IN
 from sim.sweep.cache import Cache
 from sim.sweep.digest import file_digest
 from sim.sweep.workers import Workers
+from traces.slo import parse_slo
 
 
 def write_bursts(path, seed=0, bursts=6, most=12):

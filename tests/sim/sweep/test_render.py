@@ -3,13 +3,13 @@
 import pytest
 from rich.console import Console
 
-from sim.slo import parse_slo
 from sim.sweep.axes import parse_axes
 from sim.sweep.cache import Cache
 from sim.sweep.render import render
 from sim.sweep.runner import sweep
 from sim.sweep.workers import Workers
 from tests.conftest import DATA
+from traces.slo import parse_slo
 
 AXES = parse_axes(["until_s=0.000001,0.1", "replicas=1"])
 SLO = parse_slo("ttft=200ms,tpot=9ms")

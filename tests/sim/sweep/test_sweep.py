@@ -16,7 +16,6 @@ import sim.sweep.digest
 from kilburn import app
 from sim.replay import replay, replay_in_full
 from sim.report.requests import Rows
-from sim.slo import parse_slo
 from sim.sweep import runner
 from sim.sweep.axes import parse_axes, resolve_settings
 from sim.sweep.cache import Cache
@@ -27,6 +26,7 @@ from sim.sweep.workers import Workers
 from tests.conftest import DATA, ROOT
 from traces.figures import encode_figures
 from traces.formats import open_trace
+from traces.slo import parse_slo
 
 SAMPLE = DATA / "azure_sample.csv"
 AXES = parse_axes(["rate=0.5,1,2", "block_size=8,16", "hardware=A100-80,L4"])
@@ -131,6 +131,12 @@ def test_a_share_of_good_requests_decides_as_in_a_plan(kilburn, tmp_path):
         assert row["meets"] == verdict
         assert float(row["good_per_s"]) <= float(row["good_tpot_per_s"])
         assert "every limit of ttft_p50=10s" in found.output
+
+
+def test_a_limit_is_a_flag_as_in_a_replay(kilburn, tmp_path):
+    assert kilburn("--limit", "3", "--axis", "block_size=8", "--out", "o").exit_code == 0
+    (row,) = csv.DictReader((tmp_path / "o" / "sweep.csv").read_text().splitlines())
+    assert row["submitted"] == "3"
 
 
 def test_other_code_or_another_trace_is_another_key(tmp_path, monkeypatch):

@@ -175,10 +175,11 @@ def test_latencies_are_compared_over_what_both_answered(tmp_path):
     with running(Stub(ttft_s=0.05, gap_s=0.01)) as url:
         assert call(url, trace, "--html", tmp_path / "first.html").exit_code == 0
         report = json.loads((tmp_path / "first.json").read_text())
-        report["e2e_ms"]["count"] = 3
-        (tmp_path / "first.json").write_text(json.dumps(report))
         table = tmp_path / "first-csv" / "requests.csv"
         rows = list(csv.DictReader(table.read_text().splitlines()))
+        lost = float(rows[2]["e2e_ms"])
+        report["e2e_ms"] |= {"count": 3, "mean": (4 * report["e2e_ms"]["mean"] - lost) / 3}
+        (tmp_path / "first.json").write_text(json.dumps(report))
         rows[2].update(state="failed", why="timeout", ttft_ms="90000", tpot_ms="", e2e_ms="")
         with table.open("w") as file:
             writer = csv.DictWriter(file, list(rows[0]))

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine.core.errors import ConfigError
-from sim.slo import Clause, Slo, allowed_misses, parse_slo
+from traces.slo import Clause, Slo, allowed_misses, parse_slo
 
 
 def test_metrics_percentiles_units_and_goodput():

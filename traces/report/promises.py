@@ -1,8 +1,8 @@
 """How a run kept its promises, in words. Computes nothing but ratios."""
 
-from sim.judge import Goodput
-from sim.slo import Slo
+from traces.judge import Goodput
 from traces.report import numbers
+from traces.slo import Slo
 
 
 def limits_text(slo: Slo) -> str:
