@@ -87,6 +87,9 @@ def _picture(code: str, report: BenchReport) -> str:
             return svg.compared(
                 [(f"{name} {numbers.ms(value)}", value / most, looks[name]) for name, value in pair]
             )
+        case "cached":
+            share = report.cached.share if report.cached is not None else 0.0
+            return svg.bars([(share, "used"), (1 - share, "unused")])
         case "latency":
             t = report.ttft_ms
             named = (("p50", t.p50), ("p90", t.p90), ("p99", t.p99))

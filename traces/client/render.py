@@ -6,6 +6,7 @@ from rich.text import Text
 
 from traces.client.against import told
 from traces.client.figures import BenchReport
+from traces.client.findings import cached_text
 from traces.client.promises import judged_text, shown
 from traces.report import numbers
 from traces.report.promises import goodput_text
@@ -56,6 +57,8 @@ def _facts(report: BenchReport) -> Table:
         f"{speed.output_tokens_per_s:,.1f} output tokens/s, {speed.prompt_tokens_per_s:,.1f} prompt tokens/s, "
         f"{speed.requests_per_s:,.2f} requests/s over {speed.measured_s:,.1f} s; {speed.mean_open:.1f} open on average, {speed.most_open:,} at most",
     )
+    if report.cached is not None:
+        table.add_row("cached", cached_text(report.cached))
     if report.goodput is not None:
         table.add_row("goodput", goodput_text(report.goodput))
         table.add_row("", judged_text(report))
