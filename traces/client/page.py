@@ -10,6 +10,7 @@ from traces.client.figures import BenchFinding, BenchReport
 from traces.client.measure import times_of
 from traces.client.outcomes import Outcomes, State
 from traces.client.promises import shown
+from traces.client.sent import never_text, shaped_text
 from traces.report import numbers, svg
 from traces.report.document import (
     Charts,
@@ -180,8 +181,9 @@ def _requests(report: BenchReport, outcomes: Outcomes, csv_name: str) -> Section
         f"{counts.submitted:,} sent = {counts.done:,} done + {sum(counts.failed.values()):,} failed{f' ({failed})' if failed else ''} + "
         f"{counts.unfinished:,} unfinished."
     )
-    if counts.never_sent:
-        lead += f" {counts.never_sent:,} more were read and never sent."
+    told = [text for text in (never_text(report), shaped_text(report)) if text]
+    if told:
+        lead += f" Of {numbers.counted(report.trace.requests, 'request')} read: {'; '.join(told)}."
     said = [f"{kind}: {message}" for kind, message in counts.said.items()]
     parts: list[Words | Table] = [Words(lines=said)] if said else []
     parts.append(_table(outcomes, csv_name))

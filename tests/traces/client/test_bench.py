@@ -241,7 +241,7 @@ def test_a_replay_s_requests_are_matched_by_arrival_and_lengths(tmp_path):
         ),
         (("--timeout-s", "0"), "--timeout-s must be above 0"),
         (("--rate-scale", "-1"), "--rate-scale"),
-        (("--against", "t.jsonl"), "this is no JSON of"),
+        (("--against", "t.jsonl"), "this is no JSON of a run; needed is what"),
         ((), "no answer to /v1/models"),
     ],
 )
