@@ -85,6 +85,11 @@ def test_every_flag_of_words_says_which_it_takes_and_the_nearest(group):
         (["replay", SAMPLE, "--n", "0"], "--n: Expected `int` >= 1"),
         (["sweep", SAMPLE, "--axis", "n=0,1"], "--axis n=0: Expected `int` >= 1"),
         (["trace", "synth", "o.jsonl", "--num", "0"], "--num is 0, expected 1 to"),
+        (["sweep", SAMPLE, "--limit", "5", "--set", "limit=7"], "--set: limit is given twice, as --limit too"),
+        (["sweep", SAMPLE, "--hardware", "L4", "--set", "hardware=H100"], "--set: hardware is given twice"),
+        (["plan", SAMPLE, "--slo", "ttft=1s", "--limit", "5", "--set", "limit=7"], "--set: limit is given twice, as --limit too"),
+        (["plan", SAMPLE, "--slo", "ttft=1s", "--seed", "0", "--set", "seed=1"], "--set: seed is given twice"),
+        (["plan", SAMPLE, "--slo", "ttft=1s", "--model", "Llama-3.1-8B", "--set", "model=Qwen3-32B"], "--set: model is given twice"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_one_sentence_with_the_flag_and_what_is_known(
