@@ -92,7 +92,10 @@ class ShapingFlags(Struct, frozen=True, kw_only=True):
     ] = False
     rate_scale: Annotated[
         float,
-        typer.Option(help="So many times the requests in the same span.", rich_help_panel=WORKLOAD),
+        typer.Option(
+            help="So many times the requests in the same span; below 1 some are left out.",
+            rich_help_panel=WORKLOAD,
+        ),
     ] = 1.0
     time_scale: Annotated[
         float,

@@ -21,6 +21,7 @@ from traces.order import in_order, usable
 from traces.recorded import read_recording, version_message
 from traces.recording import Header
 from traces.schema import BadRow, Row, TraceRequest
+from traces.servegen import is_clients
 from traces.sessions import read_sessions
 
 KEPT_BAD_ROWS: Final = 100
@@ -179,6 +180,12 @@ def _recognise(
             "has_arrivals": False,
             "hash_block_tokens": block_size,
         }
+    if is_clients(head):
+        raise TraceError(
+            "this is a recording of API clients, which holds no requests; make a trace from it: "
+            f"kilburn trace synth OUT.jsonl --clients {name}",
+            file=name,
+        )
     if b'"timestamp_ns"' in head:
         block = measured.HASH_BLOCK_TOKENS
         return measured.read_measured, {"kind": "measured", "hash_block_tokens": block}

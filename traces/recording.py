@@ -186,6 +186,10 @@ class RecordingReader:
 
     def _read_header(self) -> Header:
         data = self._next()
+        if b'"kilburn-trace"' in data:
+            raise self._error(
+                "this is a trace, no recording; `kilburn replay TRACE --record FILE` makes one of it"
+            )
         try:
             version = msgspec.json.decode(data, type=_Stamp).version
         except (msgspec.DecodeError, RecursionError) as error:

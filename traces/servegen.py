@@ -59,6 +59,11 @@ class Client(Struct, frozen=True):
         return self.dists[str(max(starts))] if starts else None
 
 
+def is_clients(head: bytes) -> bool:
+    """Whether a file's first line looks like a client of a ServeGen recording."""
+    return head.lstrip().startswith(b'{"client"') and b'"windows"' in head
+
+
 def read_clients(path: Path) -> list[Client]:
     """The clients of a file, one JSON object a line.
 

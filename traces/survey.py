@@ -19,7 +19,7 @@ from traces.render import bad_rows, render_mix, render_stats
 from traces.report import numbers
 from traces.reuse import PrefixReuse, ReuseCollector
 from traces.schema import BadRow, TraceRequest
-from traces.servegen import MixStats, mix_stats, read_clients
+from traces.servegen import MixStats, is_clients, mix_stats, read_clients
 from traces.stats import StatsCollector, TraceStats
 
 Watch = Callable[[Iterable[TraceRequest]], Iterable[TraceRequest]]
@@ -63,7 +63,7 @@ def is_client_recording(path: Path) -> bool:
         TraceError: the file cannot be read.
     """
     _, first = next(iter(Lines(read_chunks(path))), (1, b""))
-    return first.lstrip().startswith(b'{"client"') and b'"windows"' in first
+    return is_clients(first)
 
 
 def survey_trace(

@@ -21,7 +21,7 @@ from sim.flags import (
     TablePath,
     WorkerCount,
 )
-from traces.flags import OUTPUT, WORKLOAD, Seed, Strict, TracePath
+from traces.flags import OUTPUT, WORKLOAD, Limit, Seed, Strict, TracePath
 from traces.given import Given
 
 SEARCH = "Search"
@@ -66,6 +66,7 @@ def plan(
         ),
     ] = None,
     settings: Settings = None,
+    limit: Limit = None,
     only_fitting: Annotated[
         bool,
         typer.Option(
@@ -182,6 +183,8 @@ def plan(
         seed = base.setdefault("seed", seed)
         if arrivals is not None:
             base["arrivals"] = arrivals
+        if limit is not None:
+            base["limit"] = limit
         question = Question(
             trace=trace,
             trace_sha256=file_digest(trace),

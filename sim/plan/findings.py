@@ -28,7 +28,7 @@ def findings_of(result: PlanResult) -> list[str]:
             found.append(_other(candidate))
     if best is None:
         return [*found, *filter(None, [advice(result)])]
-    found += [*_frontier(best, result.slo), *_bound(best), *_scaling(best)]
+    found += [*_frontier(best, result.slo), *_bound(best), *scaling_text(best)]
     found += [*_sensitivity(best), *_memory(best)]
     for candidate in result.candidates:
         found += _not_monotone(candidate)
@@ -181,14 +181,15 @@ def _hours(value: float | None) -> str:
     return f"{value:.2f}" if value >= 0.1 or not value else f"{value:.2g}"
 
 
-def _scaling(best: Candidate) -> list[str]:
+def scaling_text(best: Candidate) -> list[str]:
+    """What windows by themselves would take; nothing where one window holds the whole trace, since that is the fleet itself."""
     scaling = best.autoscaling
-    if scaling is None:
+    if scaling is None or len(scaling.replicas) < 2:
         return []
     busy = [count for count in scaling.replicas if count]
     return [
-        f"Scaled in windows of {scaling.window_s:g} s that each keep the promises by themselves, it would take {scaling.replica_hours:.2f} "
-        f"replica-hours instead of {scaling.fixed_replica_hours:.2f} ({scaling.saving_share:.0%} less), between {min(busy, default=0)} and "
+        f"Scaled in windows of {scaling.window_s:g} s that each keep the promises by themselves, it would take {_hours(scaling.replica_hours)} "
+        f"replica-hours instead of {_hours(scaling.fixed_replica_hours)} ({scaling.saving_share:.0%} less), between {min(busy, default=0)} and "
         f"{max(busy, default=0)} replicas: no bound, and no real policy either."
     ]
 

@@ -8,7 +8,7 @@ from engine.core.errors import ConfigError
 from sim.hardware import Hardware
 from sim.plan.result import Cost, Point
 from sim.plan.trial import Outcome
-from traces.names import find_name
+from traces.names import UnknownNameError, find_name
 
 OVERRIDE = "given with --price"
 
@@ -49,7 +49,13 @@ def parse_prices(texts: list[str], names: list[str]) -> dict[str, float]:
             if not 0 <= price < 1e6:
                 raise ConfigError(f"--price {part!r}: write HARDWARE=DOLLARS, such as H200=3.2")
             known = {known: known for known in names}
-            prices[find_name("hardware in --price", name.strip(), known, "")] = price
+            try:
+                hardware = find_name("hardware", name.strip(), known, "")
+            except UnknownNameError:
+                raise ConfigError(
+                    f"--price {part}: {name.strip()!r} is not compared here, only {', '.join(names)}; give it in --hardware too"
+                ) from None
+            prices[hardware] = price
     return prices
 
 

@@ -193,7 +193,7 @@ def _rates(result: PlanResult, best: Candidate) -> Section | None:
 
 def _scaling(best: Candidate) -> Section | None:
     scaling = best.autoscaling
-    if scaling is None or not scaling.replicas:
+    if scaling is None or len(scaling.replicas) < 2:
         return None
     end_s = [scaling.window_s * (i + 1) for i in range(len(scaling.replicas))]
     fixed = float(best.replicas or 0)

@@ -46,7 +46,7 @@ def document(result: SweepResult, files: list[str]) -> Document:
     swept = ", ".join(f"{a.name} ({len(a.values):,})" for a in result.axes) or "no axis"
     return Document(
         title=f"Sweep of {result.trace}",
-        subtitle=f"{points_text(len(result.points))}: every combination of {swept}, each a replay of the whole trace",
+        subtitle=f"{points_text(len(result.points))}: every combination of {swept}, each a replay of the trace",
         findings=[_finding(text, result) for text in findings(result)],
         sections=sections,
         footer=[f"The same figures: {', '.join(files)}", f"trace {result.trace_sha256}"],

@@ -99,6 +99,12 @@ def _machine(config: Resolved) -> str:
     )
 
 
+def _fleet(config: Resolved) -> str:
+    """How many such machines there are and who sends to them; nothing of a single one."""
+    replicas = config.settings.replicas
+    return f" a replica; {replicas:,} replicas, {config.settings.router}" if replicas > 1 else ""
+
+
 def _fit(fit: Fit) -> str:
     return (
         f"{numbers.counted(fit.num_steps, 'step')}; over steps not seen, {fit.folds} folds: a step's time off by {fit.error_share:.1%} "
@@ -116,7 +122,7 @@ def _facts(report: ReplayReport) -> Table:
     table.add_row(
         "machine",
         f"{_machine(config)}; blocks of {memory.block_size} tokens, {memory.pool_blocks:,} of them "
-        f"({pool.pool_bytes / 2**30:.1f} GiB{', given' if pool.given else ''})",
+        f"({numbers.gib(pool.pool_bytes)}{', given' if pool.given else ''}){_fleet(config)}",
     )
     if config.fit is not None:
         table.add_row("fit", _fit(config.fit))
@@ -148,7 +154,7 @@ def _facts(report: ReplayReport) -> Table:
     share = memory.used_share_of_allocated
     table.add_row(
         "KV pool",
-        f"peak {memory.peak_blocks:,} of {memory.pool_blocks:,} blocks; "
+        f"peak {memory.peak_blocks:,} of {memory.pool_blocks:,} blocks{' of a replica' if config.settings.replicas > 1 else ''}; "
         + (
             f"{share:.1%} of allocated memory holds token states" if share is not None else "unused"
         ),

@@ -21,7 +21,12 @@ from traces.names import find_name
 from traces.shaping import Shaping
 
 MOST_POINTS: Final = 100_000
-_SHORT: Final = {"n": "num_sequences", "rate": "rate_scale", "time": "time_scale"}
+_SHORT: Final = {
+    "n": "num_sequences",
+    "rate": "rate_scale",
+    "time": "time_scale",
+    "tp": "tensor_parallel",
+}
 _TYPES: Final = {
     name: kind
     for struct in (ReplayConfig, Shaping)

@@ -19,7 +19,7 @@ from sim.flags import (
     TablePath,
     WorkerCount,
 )
-from traces.flags import OUTPUT, WORKLOAD, Strict, TracePath
+from traces.flags import OUTPUT, WORKLOAD, Limit, Strict, TracePath
 
 
 def sweep(
@@ -47,6 +47,7 @@ def sweep(
     hardware_file: HardwareFile = None,
     block_table: BlockTable = None,
     settings: Settings = None,
+    limit: Limit = None,
     strict: Strict = False,
     out: Annotated[
         Path | None,
@@ -86,7 +87,7 @@ def sweep(
         limits = parse_slo(slo) if slo is not None else None
         axes = parse_axes(axis or [])
         base = parse_settings(settings or [])
-        for name, value in (("model", model), ("hardware", hardware)):
+        for name, value in (("model", model), ("hardware", hardware), ("limit", limit)):
             if value is not None:
                 base[name] = value
         tables = [file_digest(file) if file else None for file in (hardware_file, block_table)]

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
 from engine.core.errors import InvariantError
@@ -15,6 +16,7 @@ from sim.cli import replay as command
 from sim.config import build_config
 from sim.pool import activation_bytes, pool_budget
 from sim.replay import replay, resolve
+from sim.report.terminal import render
 from tests.conftest import DATA, ROOT
 from traces.figures import encode_figures
 from traces.formats import open_trace
@@ -274,6 +276,13 @@ def test_answers_in_parallel_multiply_output_and_share_the_prompt():
     assert four.memory.mean_used_tokens < 4 * one.memory.mean_used_tokens
 
 
+def printed(report) -> str:
+    console = Console(width=100)
+    with console.capture() as capture:
+        console.print(render(report, 100))
+    return words(capture.get())
+
+
 def test_replicas_share_the_requests_and_their_pools_add_up():
     one, two = replayed(DATA / "azure_sample.csv"), replayed(DATA / "azure_sample.csv", replicas=2)
     assert two.requests == one.requests
@@ -281,6 +290,10 @@ def test_replicas_share_the_requests_and_their_pools_add_up():
     memory = two.memory
     parts = memory.mean_used_tokens + memory.mean_unused_tokens + memory.mean_cached_tokens
     assert parts + memory.mean_free_tokens == pytest.approx(memory.pool_tokens)
+    said = [printed(each) for each in (one, two)]
+    assert "a replica; 2 replicas, round-robin" in said[1]
+    assert "blocks of a replica; " in said[1]
+    assert "replica" not in said[0]
 
 
 @pytest.mark.parametrize("preemption", ["swap", "auto"])

@@ -166,6 +166,7 @@ def replace_line(path: Path, number: int, line: bytes | None) -> None:
     [
         (1, b"not json", "line 1: this is no recording by"),
         (1, b'{"type":"close","calls":0}', "line 1: this is no recording by"),
+        (1, b'{"format":"kilburn-trace","version":1}', "line 1: this is a trace, no recording"),
         (3, b'{"type":"submit"', "line 3: not a line of a recording"),
         (3, b'{"type":"submit","call":"one"}', r"line 3: not a line of a recording: .*\$\.call"),
         (3, b'{"type":"surprise"}', r"line 3: not a line of a recording: .*surprise"),

@@ -72,6 +72,15 @@ def test_bad_rows_are_told_when_converting(tmp_path):
     assert not (tmp_path / "strict.jsonl").exists()
 
 
+def test_a_recording_of_clients_is_no_trace_and_says_what_makes_one(tmp_path):
+    clients = tmp_path / "c.jsonl"
+    clients.write_text('{"client":0,"windows":[[0,1.0,1.0,null,0.0,0.0]],"lengths":[]}\n')
+    result = call("convert", clients, tmp_path / "out.jsonl")
+    assert result.exit_code == 2
+    assert f"kilburn trace synth OUT.jsonl --clients {clients}" in words(result.stderr)
+    assert not (tmp_path / "out.jsonl").exists()
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

@@ -12,6 +12,8 @@ from traces.client.figures import Against, Answers, BenchThroughput, BenchTrace,
 from traces.client.matched import Rows, match, read_rows
 from traces.client.measure import Latencies
 from traces.client.outcomes import Outcomes
+from traces.client.promises import compare
+from traces.judge import Goodput
 from traces.report import numbers
 from traces.shaping import Shaping
 from traces.stats import Spread
@@ -71,6 +73,7 @@ class Prediction(Struct, frozen=True):
     config: _Config = _Config()
     target: _Target = _Target()
     settings: _Settings = _Settings()
+    goodput: Goodput | None = None
 
     @property
     def shaping(self) -> dict[str, Any]:
@@ -133,8 +136,9 @@ def lay_over(
     speed: BenchThroughput,
     trace: BenchTrace,
     shaping: Shaping,
+    kept: Goodput | None = None,
 ) -> Against:
-    """Each figure beside the other's; latencies over the requests that both answered, where these can be told."""
+    """Each figure beside the other's; latencies over the requests that both answered, where these can be told, goodput over all that each side judged."""
     prediction, figures = other.report, []
     apart = differences(prediction, trace, shaping)
     answers = Answers(
@@ -170,13 +174,15 @@ def lay_over(
         _compared("output tokens", "/s", speed.output_tokens_per_s, speeds.output_tokens_per_s)
     )
     figures.append(_compared("requests", "/s", speed.requests_per_s, speeds.requests_per_s))
+    goodput, goodput_apart = compare(kept, prediction.goodput)
     return Against(
         kind=prediction.kind,
         title=prediction.title,
         differences=apart,
         answers=answers,
-        figures=figures,
+        figures=figures + goodput,
         distributions=msgspec.to_builtins(prediction.distributions),
+        goodput_apart=goodput_apart,
     )
 
 

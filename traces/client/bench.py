@@ -15,11 +15,13 @@ from traces.client.figures import BenchReport, BenchSettings, BenchTrace, Target
 from traces.client.findings import findings
 from traces.client.measure import counts, honesty, latencies, over_time, throughput
 from traces.client.outcomes import Outcomes
+from traces.client.promises import goodput_of
 from traces.client.prompts import Prompts, Yardstick
 from traces.client.target import Target, calibrate, server_name, warm_up
 from traces.formats import Trace
 from traces.schema import TraceRequest
 from traces.shaping import hash_block_tokens, shaped
+from traces.slo import Slo
 
 REDRAW_S = 0.2
 Watch = Callable[[Driver], None]
@@ -41,6 +43,7 @@ def bench(
     tokens_per_word: float | None,
     against: Other | None,
     watch: Watch | None,
+    slo: Slo | None = None,
 ) -> Bench:
     """Runs a trace against a server.
 
@@ -51,6 +54,7 @@ def bench(
         tokens_per_word: Of prompts; None: measured on the server.
         against: What to lay over the measurement.
         watch: Told of progress.
+        slo: Promises that each request is judged by.
 
     Raises:
         ConfigError: the server does not answer, or counts no tokens.
@@ -82,7 +86,8 @@ def bench(
                 line=first.line,
             )
         raise TraceError("the trace has no request to send", file=trace.name)
-    return Bench(_report(target, trace, settings, yardstick, server, driver, against), outcomes)
+    report = _report(target, trace, settings, yardstick, server, driver, against, slo)
+    return Bench(report, outcomes)
 
 
 def _cause(group: ExceptionGroup) -> Exception:
@@ -122,11 +127,14 @@ def _report(
     server: str | None,
     driver: Driver,
     against: Other | None,
+    slo: Slo | None,
 ) -> BenchReport:
     outcomes = driver.outcomes
     end_ns = driver.end_ns
     measured = latencies(outcomes)
     speed = throughput(outcomes, end_ns, driver.num_connections)
+    counted = counts(outcomes, driver.never_sent, driver.interrupted, driver.said)
+    kept = goodput_of(outcomes, counted, slo, end_ns) if slo is not None else None
     read = BenchTrace(
         name=Path(trace.name).name,
         format=trace.format,
@@ -137,7 +145,7 @@ def _report(
     )
     over = None
     if against is not None:
-        over = lay_over(against, measured, outcomes, speed, read, settings.shaping)
+        over = lay_over(against, measured, outcomes, speed, read, settings.shaping, kept)
     report = BenchReport(
         target=TargetFigures(
             url=target.url,
@@ -149,7 +157,7 @@ def _report(
         ),
         settings=settings,
         trace=read,
-        requests=counts(outcomes, driver.never_sent, driver.interrupted, driver.said),
+        requests=counted,
         throughput=speed,
         honesty=honesty(outcomes),
         ttft_ms=measured.ttft,
@@ -158,5 +166,6 @@ def _report(
         over_time=over_time(outcomes, end_ns),
         distributions=measured.distributions,
         against=over,
+        goodput=kept,
     )
     return replace(report, findings=findings(report))

@@ -83,6 +83,14 @@ def bench(
             rich_help_panel=WORKLOAD,
         ),
     ] = None,
+    slo: Annotated[
+        str | None,
+        typer.Option(
+            help="Promises as of `kilburn plan`, such as ttft_p99=2s,tpot_p99=60ms,goodput=95%: judges each request and tells the "
+            "goodput, the requests a second that keep all limits at once.",
+            rich_help_panel=WORKLOAD,
+        ),
+    ] = None,
     strict: Strict = False,
     against: Annotated[
         Path | None,
@@ -110,11 +118,13 @@ def bench(
     from traces.outputs import check_outputs
     from traces.render import bad_rows
     from traces.shaping import build_shaping
+    from traces.slo import parse_slo
     from traces.terminal import exit_on_error
 
     json, html, csv = reports.json, reports.html, reports.csv
     with exit_on_error():
         beside = html.with_suffix(".json") if html is not None and json is None else json
+        limits = parse_slo(slo) if slo is not None else None
         check_outputs(beside, html, folder=csv, source=trace)
         settings = BenchSettings(
             endpoint=endpoint, ignore_eos=ignore_eos, temperature=temperature, timeout_s=timeout_s, duration_s=duration_s, warm_up=warm_up,
@@ -135,6 +145,7 @@ def bench(
                 tokens_per_word=tokens_per_word,
                 against=prediction,
                 watch=watch,
+                slo=limits,
             )
         if html is not None:
             write_page(

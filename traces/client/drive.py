@@ -323,6 +323,7 @@ class _Flight:
             self.timer.cancel()
         if self._connection is not None:
             self._connection.close()
+        self._driver.outcomes.leave(self._number, self._answer)
 
     def end(self, failure: str | None, now: int, said: str = "") -> None:
         """It is over, well or not."""

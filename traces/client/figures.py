@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from traces.judge import Goodput
 from traces.schema import BadRow
 from traces.shaping import Shaping
 from traces.stats import Spread
@@ -162,6 +163,8 @@ class Against(Struct, frozen=True, kw_only=True):
     answers: Answers
     figures: list[Compared]
     distributions: dict[str, Any]
+    goodput_apart: str | None = None
+    """Why the goodput of this run has nothing beside it, as a sentence."""
 
     @property
     def label(self) -> str:
@@ -199,4 +202,6 @@ class BenchReport(Struct, frozen=True, kw_only=True):
     over_time: BenchSeries
     distributions: BenchDistributions
     against: Against | None
+    goodput: Goodput | None = None
+    """As of a replay, where promises were given."""
     findings: list[BenchFinding] = []

@@ -5,7 +5,9 @@ from typing import Final
 
 from traces.client.against import told
 from traces.client.figures import BenchFinding, BenchReport
+from traces.client.promises import GOOD_RATE, GOOD_SHARE, judged_text, shown
 from traces.report import numbers
+from traces.report.promises import goodput_text
 
 MOST: Final = 6
 
@@ -48,6 +50,25 @@ def _late(report: BenchReport) -> BenchFinding | None:
         ),
         source="From due to sent; latencies count from due, so they hold this delay. Use a faster or less busy client machine.",
         warm=True,
+    )
+
+
+def _goodput(report: BenchReport) -> BenchFinding | None:
+    kept, against = report.goodput, report.against
+    if kept is None:
+        return None
+    beside = [f for f in against.figures if f.name in (GOOD_RATE, GOOD_SHARE)] if against else []
+    other = ""
+    if against is not None and beside:
+        rate, share = (shown(f, f.predicted) for f in beside)
+        what = "The prediction" if against.kind == "replay" else "The other run"
+        other = f" {what} has {rate} a second, {share}."
+    return BenchFinding(
+        code="goodput",
+        figure=f"{numbers.amount(kept.good_per_s)}/s",
+        sentence=f"{goodput_text(kept)}.{other}",
+        source=f"Each request judged by itself against all limits, from when it was due. {judged_text(report)}",
+        warm=not kept.meets,
     )
 
 
@@ -126,5 +147,5 @@ def _on_time(report: BenchReport) -> BenchFinding | None:
 
 
 _FINDERS: Final[tuple[Callable[[BenchReport], BenchFinding | None], ...]] = (
-    _lost, _late, _against, _latency, _speed, _on_time,
+    _lost, _late, _goodput, _against, _latency, _speed, _on_time,
 )  # fmt: skip

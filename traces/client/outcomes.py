@@ -94,6 +94,11 @@ class Outcomes:
             self.state[number] = State.FAILED
             self.why[number] = failure
 
+    def leave(self, number: int, answer: Answer) -> None:
+        """The run is over and the request is not: what has come of it stays."""
+        self.first_ns[number] = answer.first_ns
+        self.last_ns[number] = answer.last_ns
+
     # -- figures ---------------------------------------------------------------------------------------------------
 
     def ints(self, name: str) -> NDArray[np.int64]:

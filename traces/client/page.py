@@ -9,6 +9,7 @@ from traces.client.against import told
 from traces.client.figures import BenchFinding, BenchReport
 from traces.client.measure import times_of
 from traces.client.outcomes import Outcomes, State
+from traces.client.promises import shown
 from traces.report import numbers, svg
 from traces.report.document import (
     Charts,
@@ -67,6 +68,9 @@ def _picture(code: str, report: BenchReport) -> str:
         case "late":
             late = report.honesty.late_over_10ms / counts.submitted
             return svg.bars([(late, "warm"), (1 - late, "used")])
+        case "goodput":
+            share = (report.goodput.good_share if report.goodput is not None else None) or 0.0
+            return svg.bars([(share, "used"), (1 - share, "warm")])
         case "against":
             assert report.against is not None
             ttft = {f.name: f for f in report.against.figures}["TTFT p50"]
@@ -150,9 +154,8 @@ def _comparison(report: BenchReport) -> Table:
     assert against is not None
     rows = []
     for f in against.figures:
-        show = numbers.ms if f.unit == "ms" else numbers.amount
         error = numbers.NONE if f.error is None else f"{100 * f.error:+.1f} %"
-        rows.append([f.name, show(f.measured), show(f.predicted), error])
+        rows.append([f.name, shown(f, f.measured), shown(f, f.predicted), error])
     heads = ("measured", against.label, "difference")
     made = (
         f"The other figures were made with {', '.join(against.differences)}."
@@ -163,7 +166,7 @@ def _comparison(report: BenchReport) -> Table:
         name="comparison",
         columns=[Column(title="", text=True), *(Column(title=head) for head in heads)],
         rows=rows,
-        note=" ".join(filter(None, (made, told(against)))),
+        note=" ".join(filter(None, (made, told(against), against.goodput_apart))),
     )
 
 

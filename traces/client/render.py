@@ -6,7 +6,9 @@ from rich.text import Text
 
 from traces.client.against import told
 from traces.client.figures import BenchReport
+from traces.client.promises import judged_text, shown
 from traces.report import numbers
+from traces.report.promises import goodput_text
 from traces.stats import Spread
 
 
@@ -17,6 +19,8 @@ def render(report: BenchReport) -> Group:
         parts += [Text(""), _comparison(report)]
         if answers := told(report.against):
             parts.append(Text(answers, style="yellow"))
+        if report.against.goodput_apart is not None:
+            parts.append(Text(report.against.goodput_apart, style="yellow"))
     parts += [
         Text(""),
         Text(f"trace {report.trace.sha256[:12]}", style="dim"),
@@ -52,6 +56,9 @@ def _facts(report: BenchReport) -> Table:
         f"{speed.output_tokens_per_s:,.1f} output tokens/s, {speed.prompt_tokens_per_s:,.1f} prompt tokens/s, "
         f"{speed.requests_per_s:,.2f} requests/s over {speed.measured_s:,.1f} s; {speed.mean_open:.1f} open on average, {speed.most_open:,} at most",
     )
+    if report.goodput is not None:
+        table.add_row("goodput", goodput_text(report.goodput))
+        table.add_row("", judged_text(report))
     late = honesty.late_ms
     table.add_row(
         "sent late",
@@ -88,11 +95,10 @@ def _comparison(report: BenchReport) -> Table:
     ):
         table.add_column(column, justify="right" if i else "left")
     for f in against.figures:
-        show = numbers.ms if f.unit == "ms" else numbers.amount
         table.add_row(
             f.name,
-            show(f.measured),
-            show(f.predicted),
+            shown(f, f.measured),
+            shown(f, f.predicted),
             numbers.NONE if f.error is None else f"{f.error:+.1%}",
         )
     return table

@@ -169,7 +169,11 @@ def test_users_are_asked_for_where_sessions_have_no_arrivals(kilburn, tmp_path):
         (["--slo", "nope"], "--slo: 'nope' is no limit; write METRIC_pNN=TIME"),
         (["--slo", "ttft=2s", "--set", "nope=1"], "unknown setting 'nope'"),
         (["--slo", "ttft=2s", "--price", "L4=cheap"], "--price 'L4=cheap': write HARDWARE=DOLLARS"),
-        (["--slo", "ttft=2s", "--price", "H100=2"], "unknown hardware in --price 'H100'"),
+        (
+            ["--slo", "ttft=2s", "--price", "H100=2"],
+            "--price H100=2: 'H100' is not compared here, only L4; give it in --hardware too",
+        ),
+        (["--slo", "ttft=2s", "--limit", "0"], "--limit: Expected `int` >= 1"),
         (["--slo", "ttft=2s", "--watch-s", "0.1"], "--watch-s 0.1: from 1 second"),
         (["--slo", "ttft=2s", "--set", "until_s=5"], "until_s has no part in this question"),
         (["--slo", "ttft=2s", "--set", "cost=table:no.csv"], "no.csv cannot be read: No such file"),

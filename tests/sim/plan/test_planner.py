@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from engine.core.errors import ConfigError
+from sim.plan.findings import scaling_text
 from sim.plan.machines import alone_settings
 from sim.plan.reseeding import at_least
 from sim.plan.result import PlanTrace
@@ -285,6 +286,8 @@ def test_the_bound_is_below_the_windows_and_those_below_the_fixed_answer(bursts)
     assert scaling.fixed_replica_hours == pytest.approx(
         (candidate.replicas or 0) * len(scaling.replicas) * 10 / 3600
     )
+    one_window = replace(candidate, autoscaling=replace(scaling, replicas=[2], requests=[9]))
+    assert [len(scaling_text(each)) for each in (candidate, one_window)] == [1, 0]
     bound = candidate.bound
     assert bound is not None
     assert 0 < bound.replica_hours < scaling.replica_hours < (bound.fixed_replica_hours or 0)

@@ -33,6 +33,7 @@ def test_short_names_ranges_and_repeated_values():
         Axis("rate_scale", (0.5, 1.0, 2.0)),
         Axis("replicas", (1, 2, 3)),
     ]
+    assert parse_settings(["tp=2", "n=3"]) == {"tensor_parallel": 2, "num_sequences": 3}
 
 
 def test_names_are_forgiving():

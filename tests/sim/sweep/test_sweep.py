@@ -133,6 +133,12 @@ def test_a_share_of_good_requests_decides_as_in_a_plan(kilburn, tmp_path):
         assert "every limit of ttft_p50=10s" in found.output
 
 
+def test_a_limit_is_a_flag_as_in_a_replay(kilburn, tmp_path):
+    assert kilburn("--limit", "3", "--axis", "block_size=8", "--out", "o").exit_code == 0
+    (row,) = csv.DictReader((tmp_path / "o" / "sweep.csv").read_text().splitlines())
+    assert row["submitted"] == "3"
+
+
 def test_other_code_or_another_trace_is_another_key(tmp_path, monkeypatch):
     resolved = resolve_settings({})
     before = sim.sweep.digest.key_of("x", "trace", resolved)
