@@ -18,7 +18,7 @@ class FileError(ConfigError):
     """A file of settings cannot be read, or does not hold what it should: whatever is set beside it, there is no answer."""
 
 
-def why_unread(error: OSError | ValueError) -> str:
+def why_unread(error: Exception) -> str:
     """`No such file or directory`, or what is wrong with the content."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
