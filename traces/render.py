@@ -86,7 +86,7 @@ def render_stats(head: str, stats: TraceStats, reuse: PrefixReuse | None) -> Gro
         if s.recorded_s.max:
             spreads.append(("recorded length, s", s.recorded_s))
         spreads.append(("think time, s", s.think_s))
-    if reuse is not None:
+    if reuse is not None and reuse.block_refs:
         facts.append(
             (
                 "ideal reuse",

@@ -72,6 +72,14 @@ def test_bad_rows_are_told_when_converting(tmp_path):
     assert not (tmp_path / "strict.jsonl").exists()
 
 
+def test_nothing_is_said_of_reuse_where_no_row_has_block_ids(tmp_path):
+    trace = tmp_path / "t.jsonl"
+    trace.write_text('{"timestamp":0,"input_length":9,"output_length":2}\n')
+    result = call("stats", trace)
+    assert result.exit_code == 0
+    assert "ideal reuse" not in result.output
+
+
 def test_a_recording_of_clients_is_no_trace_and_says_what_makes_one(tmp_path):
     clients = tmp_path / "c.jsonl"
     clients.write_text('{"client":0,"windows":[[0,1.0,1.0,null,0.0,0.0]],"lengths":[]}\n')

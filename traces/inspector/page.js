@@ -40,7 +40,7 @@
     $("#step").value = Math.max(0, n.step);
     $("#back").disabled = now === 0;
     $("#next").disabled = atEnd;
-    const doing = atEnd ? "the end" : `computes ${whole(n.tokens)} tokens of ${whole(n.rows)} sequences`;
+    const doing = atEnd ? "the end" : `computes ${whole(n.tokens)} tokens of ${whole(n.rows)} sequence${n.rows === 1 ? "" : "s"}`;
     $("#where").textContent = `step ${whole(Math.max(0, n.step))} of ${whole(Math.max(0, index.steps - 1))} · ${time(n.ms)} · ${doing} · ${n.running} running · ${n.waiting} waiting${n.swapped ? ` · ${n.swapped} swapped` : ""}`;
     map.host(n.host_used, index.host);
     strips.look(n.ms);
