@@ -3,7 +3,6 @@
 A model is given a plan's totals, never its rows, so pricing costs the same for one sequence and for a thousand.
 """
 
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 
@@ -52,6 +51,10 @@ class CostModel(Protocol):
         """`step_ns` of each of the steps in which sizes[i] sequences decode, their contexts together contexts[i], [steps]."""
         ...
 
+    def chunks_ns(self, work: StepWork, steps: int) -> NDArray[np.int64]:
+        """`step_ns` of each of `steps` steps of the same decodes beside chunks of one size of one prompt, [steps]; `work` is the first's."""
+        ...
+
 
 def by_stretches(
     cost: CostModel, sizes: NDArray[np.int64], contexts: NDArray[np.int64]
@@ -73,16 +76,20 @@ def growing_context(work: StepWork, steps: int) -> NDArray[np.int64]:
     return np.arange(first, first + (steps - 1) * size + 1, size, dtype=np.int64)
 
 
-def repeated(work: StepWork, steps: int) -> Iterator[StepWork]:
-    """The features of each step of a leap of decodes and a chunk of one prompt; `work` is the first's."""
+def further(work: StepWork, steps: int) -> StepWork:
+    """The features of a leap's step so many steps on, each with the same decodes and a chunk of one size of one prompt."""
     chunk, decodes = work.chunk_tokens, work.num_sequences - 1
-    for ahead in range(steps):
-        yield work._replace(
-            context_tokens=work.context_tokens + ahead * (decodes + chunk),
-            attended=work.attended + ahead * (decodes + chunk * chunk),
-            chunk_context=work.chunk_context + ahead * chunk,
-            chunk_attended=work.chunk_attended + ahead * chunk * chunk,
-        )
+    return work._replace(
+        context_tokens=work.context_tokens + steps * (decodes + chunk),
+        attended=work.attended + steps * (decodes + chunk * chunk),
+        chunk_context=work.chunk_context + steps * chunk,
+        chunk_attended=work.chunk_attended + steps * chunk * chunk,
+    )
+
+
+def chunk_by_chunk(cost: CostModel, work: StepWork, steps: int) -> NDArray[np.int64]:
+    """`chunks_ns` by one `step_ns` for each."""
+    return np.array([cost.step_ns(further(work, ahead)) for ahead in range(steps)], np.int64)
 
 
 def work_of(plan: Plan) -> StepWork:

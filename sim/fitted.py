@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from engine.core.errors import TraceError
 from sim.arrays import Bools, Floats
-from sim.cost import StepWork, by_stretches, growing_context
+from sim.cost import StepWork, by_stretches, chunk_by_chunk, growing_context
 from sim.recorded_steps import RecordedStep, read_steps
 from traces.recording import RecordingReader
 
@@ -196,6 +196,10 @@ class FittedCost:
     def run_ns(self, sizes: NDArray[np.int64], contexts: NDArray[np.int64]) -> NDArray[np.int64]:
         """See `CostModel`."""
         return by_stretches(self, sizes, contexts)
+
+    def chunks_ns(self, work: StepWork, steps: int) -> NDArray[np.int64]:
+        """See `CostModel`."""
+        return chunk_by_chunk(self, work, steps)
 
     def parts(self, most_tokens: int) -> tuple[dict[str, float], list[tuple[int, float]]]:
         """Coefficients of the plain features, and (tokens, what they add) wherever that bends, from 1 to `most_tokens`."""

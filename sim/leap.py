@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from engine.core.leap import Advanced, Ended, Forecast
-from sim.cost import CostModel, StepWork, decode_work, repeated
+from sim.cost import CostModel, StepWork, decode_work, further
 from sim.occupancy import Level
 from sim.timeline import Ints
 
@@ -28,7 +28,7 @@ class Leap:
         self._contexts: Ints | None = None
         ends: Ints = np.empty(ahead.steps, np.int64)
         if ahead.chunk:
-            ends[:] = [cost.step_ns(w) for w in repeated(work, ahead.steps)]
+            ends[:] = cost.chunks_ns(work, ahead.steps)
         else:
             self.sizes, self._contexts = _decodes(ahead)
             ends[0] = cost.step_ns(work)
@@ -43,8 +43,7 @@ class Leap:
         if step == 1:
             return self._work
         if self.sizes is None or self._contexts is None:
-            *_, work = repeated(self._work, step)
-            return work
+            return further(self._work, step - 1)
         return decode_work(int(self.sizes[step - 2]), int(self._contexts[step - 2]))
 
     def tokens(self, steps: int) -> tuple[int, int]:

@@ -240,6 +240,27 @@ class Roofline:
         np.maximum(times, 1.0, out=times)
         return times.astype(np.int64)
 
+    def chunks_ns(self, work: StepWork, steps: int) -> NDArray[np.int64]:
+        """`step_ns` of steps with a chunk each, by the same arithmetic."""
+        ahead = np.arange(steps)
+        chunk, decodes = work.chunk_tokens, work.num_sequences - 1
+        context = work.context_tokens - work.chunk_context + ahead * decodes
+        pairs = work.chunk_attended + ahead * (chunk * chunk) + self._tile * chunk
+        read = (work.chunk_context + ahead * chunk) * self._kv_ns
+        attention = np.maximum(pairs * self._pair_ns, read)
+        times: NDArray[np.float64] = np.multiply(context, self._context_ns, dtype=np.float64)
+        times += self._products_ns(work.num_tokens) + (self._rest_ns(work) + attention)
+        np.maximum(times, self._eager_ns, out=times)
+        host = self._host_of_ns(work)
+        if self._overlap:
+            np.maximum(times, host, out=times)
+        else:
+            times += host
+        times += self._step_ns
+        np.rint(times, out=times)
+        np.maximum(times, 1.0, out=times)
+        return times.astype(np.int64)
+
     def parts(self, most_tokens: int) -> Parts:
         """What the sum is made of; of a mixture of experts the straight line below what up to `most_tokens` tokens touch."""
         compute, memory = self._ramp * self._token_ns, self._weights_ns
@@ -272,7 +293,14 @@ class Roofline:
 
     def _without_context_ns(self, work: StepWork) -> float:
         """The device's work, but for what decoding sequences read of their contexts."""
-        tokens = work.num_tokens
+        rest = self._rest_ns(work)
+        if work.num_chunks:
+            pairs = work.chunk_attended + self._tile * work.chunk_tokens
+            rest += max(pairs * self._pair_ns, work.chunk_context * self._kv_ns)
+        return self._products_ns(work.num_tokens) + rest
+
+    def _products_ns(self, tokens: int) -> float:
+        """Of linear layers."""
         compute = (tokens + self._ramp) * self._token_ns
         memory = self._weights_ns
         if self._expert_ns:
@@ -280,11 +308,13 @@ class Roofline:
             rows = tokens * self._model.experts_per_token + self._ramp * touched
             compute += rows * self._expert_token_ns
             memory += touched * self._expert_ns
-        rest = work.num_samples * self._sample_ns + tokens * self._moved_ns + self._fixed_ns
-        if work.num_chunks:
-            pairs = work.chunk_attended + self._tile * work.chunk_tokens
-            rest += max(pairs * self._pair_ns, work.chunk_context * self._kv_ns)
-        return max(compute, memory) + self._unhidden * min(compute, memory) + rest
+        return max(compute, memory) + self._unhidden * min(compute, memory)
+
+    def _rest_ns(self, work: StepWork) -> float:
+        """Of everything but linear layers and attention."""
+        return (
+            work.num_samples * self._sample_ns + work.num_tokens * self._moved_ns + self._fixed_ns
+        )
 
     def _host_of_ns(self, work: StepWork) -> float:
         sequences = work.num_sequences * self._host_sequence_ns

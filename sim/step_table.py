@@ -18,7 +18,7 @@ from msgspec import Struct
 from numpy.typing import NDArray
 
 from sim.arrays import Floats
-from sim.cost import StepWork, by_stretches, growing_context
+from sim.cost import StepWork, by_stretches, chunk_by_chunk, growing_context
 from traces.checked import FileError, why_unread
 
 COLUMNS: Final = ("decodes", "decode_context", "chunk_tokens", "step_us")
@@ -108,6 +108,10 @@ class TableCost:
     def run_ns(self, sizes: NDArray[np.int64], contexts: NDArray[np.int64]) -> NDArray[np.int64]:
         """See `CostModel`."""
         return by_stretches(self, sizes, contexts)
+
+    def chunks_ns(self, work: StepWork, steps: int) -> NDArray[np.int64]:
+        """See `CostModel`."""
+        return chunk_by_chunk(self, work, steps)
 
     def _at(self, work: StepWork, contexts: NDArray[np.int64]) -> NDArray[np.int64]:
         """Times at these total contexts of the decodes, [n]."""

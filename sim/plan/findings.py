@@ -10,11 +10,16 @@ from traces.report import numbers
 from traces.slo import Slo
 
 
+def replica_name(candidate: Candidate) -> str:
+    """What one replica runs on: `H100`, or with tensor parallelism `2 x H100`."""
+    degree = candidate.tensor_parallel
+    return f"{degree} x {candidate.hardware}" if degree > 1 else candidate.hardware
+
+
 def machines(count: int, candidate: Candidate) -> str:
     """`3 x H100`, or with tensor parallelism `3 x (2 x H100)`."""
-    degree = candidate.tensor_parallel
-    name = f"({degree} x {candidate.hardware})" if degree > 1 else candidate.hardware
-    return f"{count} x {name}"
+    name = replica_name(candidate)
+    return f"{count} x ({name})" if candidate.tensor_parallel > 1 else f"{count} x {name}"
 
 
 def findings_of(result: PlanResult) -> list[str]:

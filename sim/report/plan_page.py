@@ -1,6 +1,6 @@
 """A plan as a document: its findings with pictures, the frontier of size, cost and latency, goodput against rate, what scaling could save, what moves the answer."""
 
-from sim.plan.findings import machines, point_at
+from sim.plan.findings import machines, point_at, replica_name
 from sim.plan.result import Candidate, PlanResult, Point
 from sim.plan.words import METRICS, glossary, promises
 from sim.report.memory_table import memory_table
@@ -127,7 +127,7 @@ def _curves(
         if not pairs:
             continue
         pairs.sort()
-        name = candidate.hardware
+        name = replica_name(candidate)
         curves.append(
             Curve(
                 label=name, x=[x for x, _ in pairs], y=[y for _, y in pairs], look=look, dots=True

@@ -1,6 +1,6 @@
 """Tables of a plan's page: machines, every point that was simulated, what moves the answer."""
 
-from sim.plan.findings import machines
+from sim.plan.findings import machines, replica_name
 from sim.plan.result import Candidate, PlanResult, Point
 from sim.plan.table import is_answer
 from sim.plan.words import SETTINGS, meaning
@@ -106,7 +106,7 @@ def point_table(result: PlanResult) -> Table:
     ]
     rows = [
         [
-            candidate.hardware,
+            replica_name(candidate),
             numbers.count(point.users if point.users is not None else point.replicas),
             *_values(point.clauses, len(result.slo.clauses)),
             numbers.percent(point.good_share),

@@ -33,6 +33,7 @@ LOOKS: Final = ("first", "second", "third", "fourth")
 MOST_ROWS: Final = 1000
 _FAR: Final = 20
 """Values that are further apart than this ratio are shaded by their logarithms."""
+_Y_TITLES: Final = {"ms": "", "%": "", "USD": "USD a million output tokens"}
 _GROUPS: Final = {"settings": "Settings", "": "Derived", "model": "Model", "hardware": "Hardware", "pool": "KV pool", "efficiency": "Cost model"}  # fmt: skip
 
 
@@ -129,7 +130,7 @@ def _axis_chart(result: SweepResult, axis: Axis, metric: Shown) -> Chart | None:
     return Chart(
         title=metric.title,
         x_title=axis.name,
-        y_title="" if metric.unit in ("ms", "%") else metric.unit,
+        y_title=_Y_TITLES.get(metric.unit, metric.unit),
         y_unit="ms" if metric.unit == "ms" else "",
         y_share=metric.unit == "%",
         x_names=[show(value) for value in axis.values],

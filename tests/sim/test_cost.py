@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 
 from engine.core.errors import ConfigError
 from engine.core.plan import Plan
-from sim.cost import StepWork, by_stretches, decode_work, prefill_work, work_of
+from sim.cost import (
+    StepWork,
+    by_stretches,
+    chunk_by_chunk,
+    decode_work,
+    prefill_work,
+    work_of,
+)
 from sim.hardware import Hardware, find_hardware
 from sim.models import ModelShape, find_model
 from sim.pool import weight_bytes
@@ -376,6 +383,37 @@ def test_a_leap_costs_what_its_steps_cost_one_by_one(
         for c in range(context, context + steps * sequences, sequences)
     ]
     assert cost.leap_ns(work, steps).tolist() == one_by_one
+
+
+@given(
+    st.integers(0, 300),
+    st.integers(0, 3_000),
+    st.integers(1, 4_096),
+    st.integers(0, 200_000),
+    st.integers(1, 200),
+    st.sampled_from(["A100-80", "H200", "L4"]),
+    st.booleans(),
+    st.sampled_from(["Qwen3-32B", "Qwen3-30B-A3B", "SmolLM2-135M"]),
+)
+def test_a_leap_of_chunks_costs_what_its_steps_cost_one_by_one(
+    decodes, each, chunk, start, steps, name, overlap, model
+):
+    cost = Roofline(find_hardware(name), find_model(model), "fp8", "fp8", overlap=overlap)
+    context = decodes * (each + 1)
+    read, attended = start + chunk, start * chunk + chunk * (chunk + 1) // 2
+    work = StepWork(
+        num_tokens=decodes + chunk,
+        num_samples=decodes,
+        num_sequences=decodes + 1,
+        context_tokens=context + read,
+        attended=context + attended,
+        num_chunks=1,
+        chunk_tokens=chunk,
+        chunk_context=read,
+        chunk_attended=attended,
+    )
+    times = cost.chunks_ns(work, steps).tolist()
+    assert times == chunk_by_chunk(cost, work, steps).tolist()
 
 
 @given(

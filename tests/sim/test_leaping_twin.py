@@ -15,7 +15,7 @@ from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig
 from engine.core.log import Preempted
 from engine.core.scheduler import Scheduler
 from sim.contiguous import Contiguous
-from sim.cost import StepWork, decode_work
+from sim.cost import StepWork, chunk_by_chunk, decode_work
 from sim.occupancy import Level, Occupancy
 from sim.roofline import Roofline
 from sim.router import LeastLoaded, PrefixAware, RoundRobin
@@ -36,6 +36,9 @@ class Uneven:
     def run_ns(self, sizes, contexts):
         steps = zip(sizes.tolist(), contexts.tolist(), strict=True)
         return np.array([self.step_ns(decode_work(n, context)) for n, context in steps])
+
+    def chunks_ns(self, work, steps):
+        return chunk_by_chunk(self, work, steps)
 
 
 def random_rows(rng: random.Random) -> list[TraceRequest]:

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig
 from engine.core.scheduler import Scheduler
-from sim.cost import StepWork
+from sim.cost import StepWork, chunk_by_chunk
 from sim.ledger import State
 from sim.occupancy import Level
 from sim.replica import Replica
@@ -27,6 +27,9 @@ class FixedCost:
 
     def run_ns(self, sizes, contexts):
         return 100 + sizes
+
+    def chunks_ns(self, work, steps):
+        return chunk_by_chunk(self, work, steps)
 
 
 def run(

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from engine.core.config import CoreConfig, MemoryConfig, SchedulerConfig
 from engine.core.scheduler import Scheduler
 from sim.clock import Clock
-from sim.cost import StepWork
+from sim.cost import StepWork, chunk_by_chunk
 from sim.ledger import State
 from sim.twin import Run, run_twin
 from sim.workload import Workload
@@ -24,6 +24,9 @@ class FixedCost:
 
     def run_ns(self, sizes, contexts):
         return 100 + sizes
+
+    def chunks_ns(self, work, steps):
+        return chunk_by_chunk(self, work, steps)
 
 
 def run(requests: Iterable[TraceRequest], until_ns: int | None = None) -> Run:

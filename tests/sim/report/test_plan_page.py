@@ -155,6 +155,19 @@ def test_a_machine_whose_name_begins_like_another_keeps_its_own_figure(planned):
             )
 
 
+def test_a_replica_of_several_devices_is_called_so_in_table_and_charts(planned):
+    _, result = planned
+    one, two = result.candidates
+    pair = [replace(one, tensor_parallel=2), replace(two, tensor_parallel=1)]
+    made = document(replace(result, candidates=pair), [])
+    names = {f"2 x {one.hardware}", two.hardware}
+    (table,) = (table for table in parts(made, Table) if table.name == "points-table")
+    assert {row[0] for row in table.rows} == names
+    drawn = {charts.name: charts for charts in parts(made, Charts)}
+    for chart in drawn["frontier"].charts:
+        assert {curve.label for curve in chart.curves} == names
+
+
 def test_hardware_that_costs_nothing_has_its_page(planned):
     _, result = planned
     free = [

@@ -44,6 +44,13 @@ def parts(made, kind):
     return [part for section in made.sections for part in section.parts if isinstance(part, kind)]
 
 
+def test_a_price_says_what_it_is_of(swept):
+    _, result = swept
+    charts = [chart for part in parts(document(result, []), Charts) for chart in part.charts]
+    prices = {chart.y_title for chart in charts if chart.title == "Price"}
+    assert prices == {"USD a million output tokens"}
+
+
 def test_page_is_written_beside_the_json_and_where_asked(swept):
     folder, result = swept
     text = (folder / "out" / "sweep.html").read_text()
