@@ -90,7 +90,7 @@ def replay(
         beside = html.with_suffix(".json") if html is not None and json is None else json
         check_outputs(beside, html, record, folder=csv, source=trace)
         limits = parse_slo(slo) if slo is not None else None
-        config = build_config(**flags.settings(), **asdict(shaping), until_s=until_s)
+        config = build_config(**flags.settings(given), **asdict(shaping), until_s=until_s)
         recording = Recording(record, record_replica) if record is not None else None
         if recording is not None:
             check_recording(recording, config, trace)

@@ -231,11 +231,13 @@ class ReplayFlags(Struct, frozen=True, kw_only=True):
         int, typer.Option("--n", help="Answers to each prompt.", rich_help_panel=WORKLOAD)
     ] = 1
 
-    def settings(self) -> dict[str, Any]:
-        """The fields that are settings of a replay: a preset has set defaults, and files say what names stand for."""
+    def settings(self, given: Given) -> dict[str, Any]:
+        """The fields that are settings of a replay: a preset or a recording has set defaults, and files say what names stand for."""
         names = asdict(self)
         for name in ("preset", "hardware_file", "block_table"):
             del names[name]
+        if "kv_gb" in given and "num_blocks" not in given:
+            names["num_blocks"] = None  # A recording's, which was made with a pool of another size.
         return names
 
 
@@ -254,4 +256,6 @@ def refuse_idle_flags(given: Given, flags: ReplayFlags) -> None:
     if flags.replicas == 1 and "replicas" not in given:
         given.refuse("router", "replicas_per_link", why="with one replica; give --replicas")
     if flags.num_blocks is not None or flags.kv_gb is not None:
-        given.refuse("utilisation", why="where --num-blocks or --kv-gb says the pool's size")
+        by_flag = "num_blocks" in given or "kv_gb" in given
+        sized = "--num-blocks or --kv-gb" if by_flag else "the recording"
+        given.refuse("utilisation", why=f"where {sized} says the pool's size")

@@ -146,6 +146,12 @@ def test_a_flag_whose_partner_is_given_may_stand(args):
     assert CliRunner().invoke(app, ["replay", SAMPLE, *args]).exit_code == 0
 
 
+def test_flags_that_say_what_quick_says_may_stand_beside_it():
+    agreed = ["--seeds", "0", "--no-sensitivity", "--no-autoscaling"]
+    args = ["plan", SAMPLE, "--slo", "ttft=1s", "--quick", *agreed, "--hardware", "nothing"]
+    assert CliRunner().invoke(app, args).stderr.startswith("error: unknown hardware 'nothing'")
+
+
 class _Inner(Struct, frozen=True):
     word: Literal["up", "down"] | None = None
 

@@ -76,7 +76,7 @@ class Goodput(Struct, frozen=True, kw_only=True):
     good_per_s: float
     """Over the simulated time."""
     within: dict[Metric, int]
-    """By metric, the requests that kept its limit, whatever became of the others: `good` is at most the least of them."""
+    """By metric, those of the judged that kept its limit, whatever their other times are: `good` is at most the least of them."""
     clauses: list[ClauseFigure]
 
 
@@ -183,10 +183,11 @@ class Judge:
     def goodput(self, slo: Slo, seconds: float) -> Goodput:
         """The same, in requests a second over so long."""
         judgement = self.judge(slo)
+        known = self.good(slo)[1]
         within: dict[Metric, int] = {}
         for metric in slo.metrics:
             only = Slo(clauses=tuple(c for c in slo.clauses if c.metric == metric))
-            within[metric] = int(np.count_nonzero(self.good(only)[0]))
+            within[metric] = int(np.count_nonzero(known & self.good(only)[0]))
         return Goodput(
             slo=slo,
             meets=judgement.meets,

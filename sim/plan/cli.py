@@ -171,10 +171,14 @@ def plan(
         if quick:
             contradicted = [
                 name
-                for name, on in (("sensitivity", sensitivity), ("autoscaling", autoscaling))
+                for name, on in (
+                    ("seeds", seeds > 0),
+                    ("sensitivity", sensitivity),
+                    ("autoscaling", autoscaling),
+                )
                 if on
             ]
-            given.refuse("seeds", "window_s", *contradicted, why="with --quick")
+            given.refuse("window_s", *contradicted, why="with --quick")
         if not autoscaling:
             given.refuse("window_s", why="with --no-autoscaling")
         check_outputs(json, csv, html, folder=out or Path("kilburn-plan"), source=trace)

@@ -318,4 +318,7 @@ def _below(users: int | None) -> str:
         return ""
     if users == 1:
         return "; the answer is the most below them"
-    return f"; {join([f'{size:,}' for size in range(max(1, users - 2), users + 1)])} all hold, so the answer is {users:,}"
+    sizes = [f"{size:,}" for size in range(max(1, users - 2), users + 1)]
+    return (
+        f"; {join(sizes)} {'both' if len(sizes) == 2 else 'all'} hold, so the answer is {users:,}"
+    )

@@ -147,15 +147,22 @@ def _tighter(sentence: str, result: PlanResult) -> Shown:
     best = _best(result)
     answer = best.users or best.replicas or 0
     point = point_at(best, answer + 1 if best.users is not None else answer - 1)
-    late = [c for c in (point.clauses if point else []) if c.misses > c.allowed]
+    assert point is not None
+    where = "with one user more" if best.users is not None else "of the next smaller fleet"
+    late = [c for c in point.clauses if c.misses > c.allowed]
     if not late:
-        return "", "", "The simulation of the next smaller fleet."
+        good = point.good_share or 0.0
+        return (
+            numbers.percent(good),
+            svg.bars([(good, "used"), (1 - good, "warm")]),
+            f"Requests that keep all limits in the simulation {where}.",
+        )
     worst = max(late, key=lambda c: c.misses / max(1, c.population))
     share = worst.misses / max(1, worst.population)
     return (
         numbers.percent(share),
         svg.bars([(share, "warm"), (1 - share, "used")]),
-        f"Late requests in the simulation {'with one user more' if best.users is not None else 'of the next smaller fleet'}.",
+        f"Late requests in the simulation {where}.",
     )
 
 

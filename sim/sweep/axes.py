@@ -126,6 +126,8 @@ def config_of(settings: Settings) -> ReplayConfig:
     given = dict(settings)
     name = given.pop("preset", None)
     recorded = recorded_settings(given["cost"]) if "cost" in given else {}
+    if given.get("kv_gb") is not None:
+        recorded.pop("num_blocks", None)
     return build_config(**recorded | (preset(name) if name is not None else {}) | given)
 
 

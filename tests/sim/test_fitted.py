@@ -15,6 +15,7 @@ from sim.cli import replay
 from sim.cost import decode_work
 from sim.fitted import BENDS, Fit, FittedCost, features, fit_recording, fit_steps, names
 from sim.recorded_steps import RecordedStep, read_steps
+from sim.sweep.axes import config_of
 from tests.sim.test_cost import with_chunk
 from tests.sim.test_lockstep import edited, first, record_crowd
 
@@ -178,6 +179,16 @@ async def test_a_replay_takes_the_fit_and_the_recorded_settings(recording, tmp_p
     # 16 tokens in one step, then 19 steps of one token each.
     assert figures["ttft_ms"]["p50"] == pytest.approx(0.116, rel=0.01)
     assert figures["tpot_ms"]["p50"] == pytest.approx(0.101, rel=0.01)
+
+    result = CliRunner().invoke(app, [*call, "--kv-gb", "1"])
+    assert result.exit_code == 0, result.output
+    settings = json.loads(out.read_bytes())["config"]["settings"]
+    assert (settings["num_blocks"], settings["kv_gb"], settings["block_size"]) == (None, 1.0, 4)
+    swept = config_of({"cost": f"fitted:{recording}", "kv_gb": 1.0})
+    assert (swept.num_blocks, swept.kv_gb, swept.block_size) == (None, 1.0, 4)
+
+    result = CliRunner().invoke(app, [*call, "--utilisation", "0.5"])
+    assert "--utilisation changes nothing where the recording says the pool's size" in result.stderr
 
 
 def test_what_is_no_recording_or_no_kind_of_cost_is_said_plainly(tmp_path):

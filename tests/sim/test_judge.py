@@ -123,6 +123,19 @@ def test_nine_of_ten_within_each_limit_can_be_eight_of_ten_within_both():
     assert judge_ledger(ledger, END).goodput(Slo(clauses=clauses, goodput=0.8), 1.0).meets
 
 
+def test_what_keeps_one_limit_and_is_open_for_another_is_counted_for_neither():
+    ledger = Ledger()
+    done, still_open = ledger.arrive(0, 1, 2), ledger.arrive(0, 1, 2)
+    for request in (done, still_open):
+        ledger.first_token(request, MS)
+    ledger.end(done, 2 * MS, done=True)
+    clauses = tuple(
+        Clause(metric=metric, percentile=90.0, limit_ms=50.0) for metric in ("ttft", "tpot")
+    )
+    kept = judge_ledger(ledger, 3 * MS).goodput(Slo(clauses=clauses), 1.0)
+    assert (kept.good, kept.judged, kept.within) == (1, 1, {"ttft": 1, "tpot": 1})
+
+
 def test_an_answer_that_no_limit_covers_is_good_once_it_is_there():
     ledger = Ledger()
     done, still_open = ledger.arrive(0, 1, 1), ledger.arrive(0, 1, 1)

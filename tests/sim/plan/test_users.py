@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from engine.core.errors import ConfigError
 from sim.plan.findings import findings_of
 from sim.plan.users import PAUSE_NS, Crowd, crowd_requests, run_users
+from sim.report.plan_findings import page_finding
 from sim.report.plan_page import document
 from sim.sweep.axes import resolve_settings
 from tests.sim.plan.worlds import plan, question, write_bursts, write_sessions
@@ -134,7 +135,7 @@ def test_a_search_that_stops_while_all_fit_says_at_least(trace):
     ("users", "exceptions", "said"),
     [
         (1, [2], "2 users fail though more do not; the answer is the most below them."),
-        (2, [3], "3 users fail though more do not; 1 and 2 all hold, so the answer is 2."),
+        (2, [3], "3 users fail though more do not; 1 and 2 both hold, so the answer is 2."),
         (7, [8, 9], "8, 9 users fail though more do not; 5, 6 and 7 all hold, so the answer is 7."),
     ],
 )
@@ -170,12 +171,16 @@ def test_where_goodput_binds_the_sentences_give_shares(trace):
     one, two = candidate.points
     last = replace(two, meets=False, good_share=0.85)
     moved = replace(candidate, users=1, at_least=False, points=[one, last])
-    said = findings_of(replace(result, candidates=[moved]))
+    moved_result = replace(result, candidates=[moved])
+    said = findings_of(moved_result)
     assert any("and 100 % keep all limits" in each for each in said)
-    assert (
+    tighter = (
         "One user more misses goodput: 85 % of requests keep all limits at once, and 90 % are to."
-        in said
     )
+    assert tighter in said
+    shown = page_finding(tighter, moved_result)
+    assert shown.figure.replace("\u00a0", " ") == "85 %"
+    assert shown.source == "Requests that keep all limits in the simulation with one user more."
 
 
 def test_requests_that_the_context_cannot_hold_end_their_session_or_count_as_misses(trace):
