@@ -181,7 +181,13 @@ def plan(
             given.refuse("window_s", *contradicted, why="with --quick")
         if not autoscaling:
             given.refuse("window_s", why="with --no-autoscaling")
-        check_outputs(json, csv, html, folder=out or Path("kilburn-plan"), source=trace)
+        check_outputs(
+            json,
+            csv,
+            html,
+            folder=out or Path("kilburn-plan"),
+            sources=(trace, hardware_file, block_table),
+        )
         flags = {
             "model": model if "model" in given else None,
             "seed": seed if "seed" in given else None,

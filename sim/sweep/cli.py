@@ -83,7 +83,13 @@ def sweep(
     from traces.terminal import exit_on_error
 
     with exit_on_error():
-        check_outputs(json, csv, html, folder=out or Path("kilburn-sweep"), source=trace)
+        check_outputs(
+            json,
+            csv,
+            html,
+            folder=out or Path("kilburn-sweep"),
+            sources=(trace, hardware_file, block_table),
+        )
         limits = parse_slo(slo) if slo is not None else None
         axes = parse_axes(axis or [])
         base = with_flags(
