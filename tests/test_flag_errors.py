@@ -151,6 +151,19 @@ def test_a_flag_whose_partner_is_given_may_stand(args):
     assert CliRunner().invoke(app, ["replay", SAMPLE, *args]).exit_code == 0
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--preemption", "recompute", "--host-blocks", "1", "--link-gb-per-s", "2"],
+        ["--policy", "fcfs", "--aging-s", "2"],
+    ],
+)
+def test_a_flag_of_a_server_whose_partner_is_given_may_stand(args, tmp_path):
+    told = CliRunner().invoke(app, ["serve", "--model", str(tmp_path / "none.gguf"), *args])
+    assert told.exit_code == 2
+    assert "changes nothing" not in told.stderr
+
+
 def test_flags_that_say_what_quick_says_may_stand_beside_it():
     agreed = ["--seeds", "0", "--no-sensitivity", "--no-autoscaling"]
     args = ["plan", SAMPLE, "--slo", "ttft=1s", "--quick", *agreed, "--hardware", "nothing"]
