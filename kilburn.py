@@ -1,5 +1,6 @@
 """The command line. Each command is defined beside what it runs; none is imported before its turn."""
 
+import sys
 from typing import Annotated
 
 import typer
@@ -68,8 +69,12 @@ def pull() -> None:
 
 
 def main() -> None:
-    """Runs the program."""
-    app()
+    """Runs the program; what no command foresees is a fault of ours, and exit code 3."""
+    try:
+        app()
+    except Exception as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        sys.exit(3)
 
 
 if __name__ == "__main__":

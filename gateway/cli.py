@@ -186,19 +186,19 @@ def serve(context: typer.Context, flags: ServeFlags) -> None:
 
 
 def _refuse_idle_flags(given: Given, flags: ServeFlags) -> None:
-    """Refuses flags that the others leave without effect.
+    """Refuses flags that need another flag, which is not there. Where that one is given with a value that makes them idle they may stand, as
+    in a replay.
 
     Raises:
         ConfigError: one is given.
     """
-    if flags.preemption == "recompute":
-        given.refuse("host_blocks", why="without --preemption swap or auto")
-    if flags.preemption != "auto":
-        given.refuse("link_gb_per_s", "prefill_tokens_per_s", why="without --preemption auto")
-    if flags.policy == "fcfs":
+    if "preemption" not in given:
+        if flags.preemption == "recompute":
+            given.refuse("host_blocks", why="without --preemption swap or auto")
+        if flags.preemption != "auto":
+            given.refuse("link_gb_per_s", "prefill_tokens_per_s", why="without --preemption auto")
+    if flags.policy == "fcfs" and "policy" not in given:
         given.refuse("aging_s", why="without --policy priority or fair")
-    if flags.device == "cuda":
-        given.refuse("threads", why="with --device cuda")
     if flags.record is None:
         given.refuse("record_tokens", why="without --record")
 

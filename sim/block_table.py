@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from engine.core.errors import ConfigError
+from traces.checked import FileError, why_unread
 
 _FIGURE = re.compile(r"decode_block_(\d+)_us")
 
@@ -36,7 +36,7 @@ def load_block_table(path: Path | None = None) -> BlockTable:
     """The built-in table; or that of the figures which `python -m kernels.bench --json` wrote to `path`.
 
     Raises:
-        ConfigError: `path` cannot be read or holds no time of a block size.
+        FileError: `path` cannot be read or holds no time of a block size.
     """
     if path is None:
         text = resources.files("sim").joinpath("blocks.toml").read_text(encoding="utf-8")
@@ -45,14 +45,14 @@ def load_block_table(path: Path | None = None) -> BlockTable:
     try:
         figures: Any = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ConfigError(f"the block table {path} cannot be read: {error}") from None
+        raise FileError(f"the block table {path} cannot be read: {why_unread(error)}") from None
     times = {}
     for name, value in figures.items() if isinstance(figures, dict) else ():
         match = _FIGURE.fullmatch(name)
         if match and isinstance(value, int | float) and math.isfinite(value) and value > 0:
             times[int(match[1])] = float(value)
     if not times:
-        raise ConfigError(
+        raise FileError(
             f"the block table {path} has no decode_block_N_us; write it on a GPU with "
             "python -m kernels.bench --json FILE"
         )

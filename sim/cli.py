@@ -88,7 +88,13 @@ def replay(
         if record is None:
             given.refuse("record_replica", why="without --record")
         beside = html.with_suffix(".json") if html is not None and json is None else json
-        check_outputs(beside, html, record, folder=csv, source=trace)
+        check_outputs(
+            beside,
+            html,
+            record,
+            folder=csv,
+            sources=(trace, flags.hardware_file, flags.block_table),
+        )
         limits = parse_slo(slo) if slo is not None else None
         config = build_config(**flags.settings(given), **asdict(shaping), until_s=until_s)
         recording = Recording(record, record_replica) if record is not None else None

@@ -17,6 +17,7 @@ import numpy as np
 from msgspec import Meta, Struct
 
 from engine.core.errors import ConfigError
+from traces.checked import why_unread
 from traces.names import find_name
 
 CPU: Final = "cpu"
@@ -132,7 +133,9 @@ def find_hardware(name: str, extra: Path | None = None) -> Hardware:
         try:
             text = extra.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"the hardware file {extra} cannot be read: {error}") from None
+            raise ConfigError(
+                f"the hardware file {extra} cannot be read: {why_unread(error)}"
+            ) from None
         table |= load_hardware_table(text, str(extra))
     if name.casefold() == CPU and CPU not in table:
         return measure_cpu()

@@ -17,9 +17,9 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from engine.core.errors import ConfigError
 from sim.arrays import Floats
 from sim.cost import StepWork, by_stretches, chunk_by_chunk, growing_context
+from traces.checked import FileError, why_unread
 
 COLUMNS: Final = ("decodes", "decode_context", "chunk_tokens", "step_us")
 
@@ -39,30 +39,30 @@ def load_step_table(path: Path) -> StepTable:
     """The table in `path`.
 
     Raises:
-        ConfigError: it cannot be read, lacks a column, has a value that is not a number at least 0, a time of 0, a point twice, or a hole.
+        FileError: it cannot be read, lacks a column, has a value that is not a number at least 0, a time of 0, a point twice, or a hole.
     """
     try:
         rows = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig")))
         if not rows.fieldnames or set(COLUMNS) - set(rows.fieldnames):
-            raise ConfigError(f"the step table {path} needs the columns {','.join(COLUMNS)}")
+            raise FileError(f"the step table {path} needs the columns {','.join(COLUMNS)}")
         times: dict[tuple[float, ...], float] = {}
         for row in rows:
             *values, time = (_number(path, rows.line_num, name, row[name]) for name in COLUMNS)
             point = tuple(values)
             if time <= 0:
-                raise ConfigError(f"{path}: line {rows.line_num}: step_us must be above 0")
+                raise FileError(f"{path}: line {rows.line_num}: step_us must be above 0")
             if point in times:
-                raise ConfigError(f"{path}: line {rows.line_num}: this point stands there twice")
+                raise FileError(f"{path}: line {rows.line_num}: this point stands there twice")
             times[point] = time
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ConfigError(f"the step table {path} cannot be read: {error}") from None
+        raise FileError(f"the step table {path} cannot be read: {why_unread(error)}") from None
     if not times:
-        raise ConfigError(f"the step table {path} has no rows")
+        raise FileError(f"the step table {path} has no rows")
     axes = [sorted({point[axis] for point in times}) for axis in range(3)]
     for point in itertools.product(*axes):
         if point not in times:
             missing = ", ".join(f"{n} {v:g}" for n, v in zip(COLUMNS, point, strict=False))
-            raise ConfigError(f"the step table {path} has a hole: no row for {missing}")
+            raise FileError(f"the step table {path} has a hole: no row for {missing}")
     decodes, context, chunk = axes
     return StepTable(
         file=path.name,
@@ -79,7 +79,7 @@ def _number(path: Path, line: int, name: str, text: str | None) -> float:
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value >= 0):
-        raise ConfigError(f"{path}: line {line}: {name} must be a number at least 0, not {text!r}")
+        raise FileError(f"{path}: line {line}: {name} must be a number at least 0, not {text!r}")
     return value
 
 

@@ -83,6 +83,12 @@ def test_a_replay_overwrites_neither_its_trace_nor_its_own_results(
         ("plan", "TRACE", "--slo", "ttft=1s", "--html", "TRACE"),
         ("inspect", "TRACE", "--html", "TRACE"),
         ("bench", "http://127.0.0.1:9", "TRACE", "--json", "TRACE"),
+        ("bench", "http://127.0.0.1:9", str(SAMPLE), "--against", "TRACE", "--json", "TRACE"),
+        ("trace", "synth", "TRACE", "--lengths", "TRACE", "--num", "2", "--arrivals", "at-once"),
+        ("trace", "synth", "TRACE", "--clients", "TRACE"),
+        ("replay", str(SAMPLE), "--hardware-file", "TRACE", "--json", "TRACE"),
+        ("sweep", str(SAMPLE), "--block-table", "TRACE", "--json", "TRACE"),
+        ("plan", str(SAMPLE), "--slo", "ttft=1s", "--block-table", "TRACE", "--json", "TRACE"),
     ],
 )
 def test_no_command_writes_over_what_it_reads(tmp_path: Path, args: tuple[str, ...]) -> None:

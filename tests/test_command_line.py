@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+import kilburn
 from kilburn import app
 from tests.conftest import ROOT
 
@@ -41,3 +42,17 @@ def test_a_reader_that_goes_away_gets_no_traceback() -> None:
         assert process.stderr is not None
         process.stdout.close()
         assert process.stderr.read() == b""
+
+
+def test_what_no_command_foresees_is_exit_3_with_its_traceback(monkeypatch, capsys) -> None:
+    def fails() -> None:
+        raise ZeroDivisionError("unforeseen")
+
+    monkeypatch.setattr(kilburn, "app", fails)
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    with pytest.raises(SystemExit) as left:
+        kilburn.main()
+    assert left.value.code == 3, "1 is an answer of several commands"
+    said = capsys.readouterr().err
+    assert said.startswith("Traceback")
+    assert said.endswith("ZeroDivisionError: unforeseen\n")

@@ -85,6 +85,11 @@ def test_every_flag_of_words_says_which_it_takes_and_the_nearest(group):
         (["replay", SAMPLE, "--n", "0"], "--n: Expected `int` >= 1"),
         (["sweep", SAMPLE, "--axis", "n=0,1"], "--axis n=0: Expected `int` >= 1"),
         (["trace", "synth", "o.jsonl", "--num", "0"], "--num is 0, expected 1 to"),
+        (["sweep", SAMPLE, "--limit", "5", "--set", "limit=7"], "--set: limit is given twice, as --limit too"),
+        (["sweep", SAMPLE, "--hardware", "L4", "--set", "hardware=H100"], "--set: hardware is given twice"),
+        (["plan", SAMPLE, "--slo", "ttft=1s", "--limit", "5", "--set", "limit=7"], "--set: limit is given twice, as --limit too"),
+        (["plan", SAMPLE, "--slo", "ttft=1s", "--seed", "0", "--set", "seed=1"], "--set: seed is given twice"),
+        (["plan", SAMPLE, "--slo", "ttft=1s", "--model", "Llama-3.1-8B", "--set", "model=Qwen3-32B"], "--set: model is given twice"),
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_one_sentence_with_the_flag_and_what_is_known(
@@ -144,6 +149,19 @@ def test_a_flag_that_would_change_nothing_is_refused(args, said, tmp_path, monke
 )
 def test_a_flag_whose_partner_is_given_may_stand(args):
     assert CliRunner().invoke(app, ["replay", SAMPLE, *args]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ["--preemption", "recompute", "--host-blocks", "1", "--link-gb-per-s", "2"],
+        ["--policy", "fcfs", "--aging-s", "2"],
+    ],
+)
+def test_a_flag_of_a_server_whose_partner_is_given_may_stand(args, tmp_path):
+    told = CliRunner().invoke(app, ["serve", "--model", str(tmp_path / "none.gguf"), *args])
+    assert told.exit_code == 2
+    assert "changes nothing" not in told.stderr
 
 
 def test_flags_that_say_what_quick_says_may_stand_beside_it():

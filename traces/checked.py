@@ -13,6 +13,16 @@ from traces.names import unknown
 S = TypeVar("S", bound=Struct)
 W = TypeVar("W", bound=str)
 
+
+class FileError(ConfigError):
+    """A file of settings cannot be read, or does not hold what it should: whatever is set beside it, there is no answer."""
+
+
+def why_unread(error: Exception) -> str:
+    """`No such file or directory`, or what is wrong with the content."""
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
+
+
 _NO_VALUE: Final = re.compile(r"Invalid enum value '(.*)'", re.DOTALL)
 
 

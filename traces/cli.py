@@ -43,7 +43,7 @@ def stats(
     from traces.terminal import exit_on_error, with_progress
 
     with exit_on_error():
-        check_outputs(json, source=trace)
+        check_outputs(json, sources=(trace,))
         found = survey_trace(
             trace,
             lru=lru,
@@ -77,7 +77,7 @@ def convert(
     from traces.write import write_trace
 
     with exit_on_error():
-        check_outputs(out, source=trace)
+        check_outputs(out, sources=(trace,))
         wanted = build_shaping(**asdict(shaping))
         source = open_trace(trace, strict=strict)
         header = NativeHeader(
@@ -155,12 +155,14 @@ def synth(
     """Make a trace: independent requests, conversations, or a mix of API clients."""
     from rich.console import Console
 
+    from traces.outputs import check_outputs
     from traces.synth import Recipe, synthesise
     from traces.terminal import exit_on_error, with_progress
     from traces.write import write_trace
 
     with exit_on_error():
         _refuse_idle_flags(Given(context), lengths=lengths, sessions=sessions, clients=clients)
+        check_outputs(out, sources=(lengths, clients))
         recipe = Recipe(
             num=num,
             arrivals=arrivals,

@@ -7,9 +7,9 @@ from engine.core.errors import ConfigError
 
 
 def check_outputs(
-    *files: Path | None, folder: Path | None = None, source: Path | None = None
+    *files: Path | None, folder: Path | None = None, sources: tuple[Path | None, ...] = ()
 ) -> None:
-    """That each file can be written, that no two are one or go over `source`, and that `folder` is there or can be made; None is passed over.
+    """That each file can be written, that no two are one or go over one of `sources`, and that `folder` is there or can be made; None is passed over.
 
     Raises:
         ConfigError: one cannot; says what to do about it.
@@ -18,7 +18,9 @@ def check_outputs(
     for path in files:
         if path is None:
             continue
-        if source is not None and path.exists() and source.exists() and path.samefile(source):
+        if path.exists() and any(
+            source is not None and source.exists() and path.samefile(source) for source in sources
+        ):
             raise ConfigError(
                 f"{path}: cannot be written, for it is what is read; name another file"
             )

@@ -25,17 +25,17 @@ def advice(result: PlanResult) -> str:
     if "alone" in codes:
         fewer = f" or fewer bits (--set dtype={narrower[0]})" if narrower else ""
         parts.append(f"a smaller model{fewer}")
-    if "no_fit" in codes:
+    unfit = _said(result, "no_fit")
+    if "leaves no room" in unfit and result.settings.get("kv_gb") is not None:
+        parts.append("a larger pool (--set kv_gb=N, or without it what fits)")
+    elif "leaves no room" in unfit:
         fewer = (
             f"fewer bits a weight (--set dtype={' or '.join(narrower)}), or " if narrower else ""
         )
         parts.append(f"{fewer}devices with more memory")
-    refused = " ".join(
-        reason.message
-        for candidate in result.candidates
-        for reason in candidate.reasons
-        if reason.code == "rejected"
-    )
+    if "does not divide" in unfit:
+        parts.append("another degree (--set tensor_parallel=N; without it several are tried)")
+    refused = _said(result, "rejected")
     if "_exceeded" in refused:
         parts.append("room for the longest requests, or leaving them out (--only-fitting)")
     if "empty_prompt" in refused or "bad_max_tokens" in refused:
@@ -45,6 +45,12 @@ def advice(result: PlanResult) -> str:
     if "no_users" in codes:
         parts.append("more devices for each user (--set replicas=N), or looser limits")
     return f"What could do: {'; '.join(dict.fromkeys(parts))}." if parts else ""
+
+
+def _said(result: PlanResult, code: str) -> str:
+    """All that was said for this reason."""
+    reasons = (reason for candidate in result.candidates for reason in candidate.reasons)
+    return " ".join(reason.message for reason in reasons if reason.code == code)
 
 
 def _looser(result: PlanResult) -> list[str]:

@@ -155,7 +155,7 @@ def plan(
     from sim.plan.render import render
     from sim.plan.table import to_csv
     from sim.report.plan_page import document
-    from sim.sweep.axes import Files, parse_settings
+    from sim.sweep.axes import Files, parse_settings, with_flags
     from sim.sweep.cache import Cache, write_result
     from sim.sweep.digest import file_digest
     from sim.sweep.folder import folders_of, stem_of
@@ -181,14 +181,22 @@ def plan(
             given.refuse("window_s", *contradicted, why="with --quick")
         if not autoscaling:
             given.refuse("window_s", why="with --no-autoscaling")
-        check_outputs(json, csv, html, folder=out or Path("kilburn-plan"), source=trace)
-        base = parse_settings(settings or [])
+        check_outputs(
+            json,
+            csv,
+            html,
+            folder=out or Path("kilburn-plan"),
+            sources=(trace, hardware_file, block_table),
+        )
+        flags = {
+            "model": model if "model" in given else None,
+            "seed": seed if "seed" in given else None,
+            "arrivals": arrivals,
+            "limit": limit,
+        }
+        base = with_flags(parse_settings(settings or []), flags)
         base.setdefault("model", model)
         seed = base.setdefault("seed", seed)
-        if arrivals is not None:
-            base["arrivals"] = arrivals
-        if limit is not None:
-            base["limit"] = limit
         question = Question(
             trace=trace,
             trace_sha256=file_digest(trace),

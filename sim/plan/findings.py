@@ -5,6 +5,7 @@ from sim.plan.result import Candidate, Cost, PlanResult, Point, Variant
 from sim.plan.words import SETTINGS, join, promises
 from sim.report.memory_table import memory_line
 from sim.sweep.render import show_ms
+from traces.judge import ClauseFigure
 from traces.report import numbers
 from traces.slo import Slo
 
@@ -125,13 +126,19 @@ def _load(best: Candidate, slo: Slo) -> str:
     """What is promised, and how the answer keeps it."""
     point = point_at(best, best.users or best.replicas)
     assert point is not None
-    kept = join([f"{clause.name} is {show_ms(clause.value_ms)}" for clause in point.clauses])
+    kept = join([_value(clause) for clause in point.clauses])
     rejected = sum(point.rejected.values())
     refused = f"; requests that are rejected count as late: {rejected:,}" if rejected else ""
     good = ""
     if slo.goodput is not None and point.good_share is not None:
         good = f", and {numbers.percent(point.good_share)} keep all limits"
     return f"Promised: {promises(slo)}; there {kept}{good}{refused}."
+
+
+def _value(clause: ClauseFigure) -> str:
+    if not clause.population:
+        return f"{clause.name} covers no request"
+    return f"{clause.name} is {show_ms(clause.value_ms)}"
 
 
 def _frontier(best: Candidate, slo: Slo) -> list[str]:

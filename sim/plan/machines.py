@@ -10,6 +10,7 @@ from sim.plan.too_slow import explain
 from sim.plan.trial import Outcome
 from sim.report.figures import Resolved
 from sim.sweep.render import show_ms
+from traces.checked import FileError
 from traces.report import numbers
 from traces.schema import MAX_ARRIVAL_NS
 
@@ -30,9 +31,15 @@ def degrees_of(question: Question) -> Sequence[int]:
 
 
 def machine_of(question: Question, hardware: str, degree: int, **more: object) -> Resolved | Reason:
-    """The machine, or why the model does not fit it."""
+    """The machine, or why the model does not fit it.
+
+    Raises:
+        FileError: a table that the settings name cannot be used, whatever the machine.
+    """
     try:
         return question.machine(hardware=hardware, tensor_parallel=degree, **more)
+    except FileError:
+        raise
     except ConfigError as error:
         return Reason(code="no_fit", message=error.message)
 

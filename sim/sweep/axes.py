@@ -61,6 +61,18 @@ def parse_settings(texts: Iterable[str]) -> Settings:
     return settings
 
 
+def with_flags(settings: Settings, flags: Settings) -> Settings:
+    """The settings, and those that a command has flags of their own for; None: not given.
+
+    Raises:
+        ConfigError: one is given both ways.
+    """
+    for name, value in flags.items():
+        if value is not None and name in settings:
+            raise ConfigError(f"--set: {name} is given twice, as --{name} too")
+    return settings | {name: value for name, value in flags.items() if value is not None}
+
+
 def parse_axes(texts: Iterable[str]) -> list[Axis]:
     """`NAME=VALUE,VALUE,...` each, or `NAME=FIRST..LAST` for whole numbers; values once each, in the order given.
 

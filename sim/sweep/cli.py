@@ -67,7 +67,7 @@ def sweep(
     from rich.console import Console
 
     from sim.report.sweep_page import document
-    from sim.sweep.axes import Files, parse_axes, parse_settings
+    from sim.sweep.axes import Files, parse_axes, parse_settings, with_flags
     from sim.sweep.cache import Cache, write_result
     from sim.sweep.digest import file_digest
     from sim.sweep.folder import folders_of, stem_of
@@ -83,13 +83,18 @@ def sweep(
     from traces.terminal import exit_on_error
 
     with exit_on_error():
-        check_outputs(json, csv, html, folder=out or Path("kilburn-sweep"), source=trace)
+        check_outputs(
+            json,
+            csv,
+            html,
+            folder=out or Path("kilburn-sweep"),
+            sources=(trace, hardware_file, block_table),
+        )
         limits = parse_slo(slo) if slo is not None else None
         axes = parse_axes(axis or [])
-        base = parse_settings(settings or [])
-        for name, value in (("model", model), ("hardware", hardware), ("limit", limit)):
-            if value is not None:
-                base[name] = value
+        base = with_flags(
+            parse_settings(settings or []), {"model": model, "hardware": hardware, "limit": limit}
+        )
         tables = [file_digest(file) if file else None for file in (hardware_file, block_table)]
         asked = [file_digest(trace), base, axes, strict, limits, tables]
         words = [stem_of(trace), "+".join(each.name for each in axes)]

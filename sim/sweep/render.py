@@ -21,9 +21,11 @@ _GAP: Final = 2
 
 
 def show_ms(value: Figure) -> str:
-    """Three digits of milliseconds, or from a second on of seconds."""
+    """Three digits of milliseconds, or from a second on of seconds; of less than is shown so, the first digit."""
     if value is None:
         return "-"
+    if 0 < value < 0.05:
+        return f"{value:.1g} ms"
     if value < 1000:
         return f"{value:.{0 if value >= 100 else 1}f} ms"
     return f"{value / 1e3:,.{0 if value >= 1e5 else 1 if value >= 1e4 else 2}f} s"

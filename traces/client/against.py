@@ -60,6 +60,10 @@ class _Distributions(Struct, frozen=True):
     e2e_ms: list[float]
 
 
+class _Kind(Struct, frozen=True):
+    kind: str = ""
+
+
 class Prediction(Struct, frozen=True):
     """What is read of a report."""
 
@@ -106,11 +110,26 @@ def read_prediction(path: Path) -> Other:
         report = msgspec.json.decode(path.read_bytes(), type=Prediction)
     except OSError as error:
         raise ConfigError(f"--against {path}: cannot be read: {error.strerror}") from None
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, RecursionError):
         raise ConfigError(
-            f"--against {path}: this is no JSON of `kilburn replay --json` or `kilburn bench --json` ({error})"
+            f"--against {path}: this is {_what(path)}; needed is what `kilburn replay --json FILE` or `kilburn bench --json FILE` writes"
         ) from None
     return Other(report, read_rows(path, report.kind, report.e2e_ms))
+
+
+def _what(path: Path) -> str:
+    """What a file is that is no report of either kind."""
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_Kind)
+    except (msgspec.DecodeError, RecursionError):
+        return "no JSON of a run"
+    match found.kind:
+        case "sweep" | "plan" as command:
+            return f"the JSON of a `kilburn {command}`, which holds no single run"
+        case "replay" | "bench" as command:
+            return f"JSON of a `kilburn {command}` that lacks figures, or has them damaged or of another version"
+        case _:
+            return "JSON, but not of a run"
 
 
 def differences(prediction: Prediction, trace: BenchTrace, shaping: Shaping) -> list[str]:

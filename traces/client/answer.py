@@ -28,6 +28,17 @@ class Usage(Struct):
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    prompt_tokens_details: object = None
+    """Of any shape: what a server adds here must not spoil the rest."""
+
+    @property
+    def cached(self) -> int | None:
+        """Prompt tokens that the server's prefix cache held; None where it does not say."""
+        details = self.prompt_tokens_details
+        found = details.get("cached_tokens") if isinstance(details, dict) else None
+        if type(found) is not int or not 0 <= found <= self.prompt_tokens:
+            return None
+        return found
 
 
 class _Event(Struct):

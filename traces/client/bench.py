@@ -13,7 +13,7 @@ from traces.client.against import Other, lay_over
 from traces.client.drive import Driver
 from traces.client.figures import BenchReport, BenchSettings, BenchTrace, TargetFigures
 from traces.client.findings import findings
-from traces.client.measure import counts, honesty, latencies, over_time, throughput
+from traces.client.measure import cached_prompts, counts, honesty, latencies, over_time, throughput
 from traces.client.outcomes import Outcomes
 from traces.client.promises import goodput_of
 from traces.client.prompts import Prompts, Yardstick
@@ -167,5 +167,6 @@ def _report(
         distributions=measured.distributions,
         against=over,
         goodput=kept,
+        cached=cached_prompts(outcomes),
     )
     return replace(report, findings=findings(report))

@@ -125,7 +125,7 @@ def bench(
     with exit_on_error():
         beside = html.with_suffix(".json") if html is not None and json is None else json
         limits = parse_slo(slo) if slo is not None else None
-        check_outputs(beside, html, folder=csv, source=trace)
+        check_outputs(beside, html, folder=csv, sources=(trace, against))
         settings = BenchSettings(
             endpoint=endpoint, ignore_eos=ignore_eos, temperature=temperature, timeout_s=timeout_s, duration_s=duration_s, warm_up=warm_up,
             shaping=build_shaping(**asdict(shaping)),

@@ -81,6 +81,16 @@ class BenchThroughput(Struct, frozen=True, kw_only=True):
     connections: int
 
 
+class CachedPrompts(Struct, frozen=True, kw_only=True):
+    """What the server's prefix cache held of the prompts, of requests that are done and whose usage says so."""
+
+    requests: int
+    prompt_tokens: int
+    cached_tokens: int
+    share: float
+    """Of these prompt tokens."""
+
+
 class Honesty(Struct, frozen=True, kw_only=True):
     """How far the run was from what was asked."""
 
@@ -204,4 +214,6 @@ class BenchReport(Struct, frozen=True, kw_only=True):
     against: Against | None
     goodput: Goodput | None = None
     """As of a replay, where promises were given."""
+    cached: CachedPrompts | None = None
+    """Null where no usage says so."""
     findings: list[BenchFinding] = []

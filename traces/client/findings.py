@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from traces.client.against import told
-from traces.client.figures import BenchFinding, BenchReport
+from traces.client.figures import BenchFinding, BenchReport, CachedPrompts
 from traces.client.promises import GOOD_RATE, GOOD_SHARE, judged_text, shown
 from traces.report import numbers
 from traces.report.promises import goodput_text
@@ -104,6 +104,28 @@ def _signed(error: float) -> str:
     return ("+" if error >= 0 else "−") + numbers.percent(abs(error))
 
 
+def cached_text(cached: CachedPrompts) -> str:
+    """How much of the prompts was cached."""
+    return f"{numbers.percent(cached.share)} of prompt tokens were cached"
+
+
+def _cached(report: BenchReport) -> BenchFinding | None:
+    cached = report.cached
+    if cached is None or not cached.cached_tokens:
+        return None
+    return BenchFinding(
+        code="cached",
+        figure=numbers.percent(cached.share),
+        sentence=(
+            f"{cached_text(cached)}: the server had computed them for this run's earlier requests or for those of a run before, and their first tokens come sooner for that."
+        ),
+        source=(
+            f"{cached.cached_tokens:,} of {cached.prompt_tokens:,} tokens, as the usage of {numbers.counted(cached.requests, 'answer')} says. "
+            "Another --seed draws other words, which no earlier run has left there."
+        ),
+    )
+
+
 def _latency(report: BenchReport) -> BenchFinding | None:
     ttft, tpot = report.ttft_ms, report.tpot_ms
     if ttft.p50 is None or ttft.p99 is None:
@@ -147,5 +169,5 @@ def _on_time(report: BenchReport) -> BenchFinding | None:
 
 
 _FINDERS: Final[tuple[Callable[[BenchReport], BenchFinding | None], ...]] = (
-    _lost, _late, _goodput, _against, _latency, _speed, _on_time,
+    _lost, _late, _goodput, _against, _cached, _latency, _speed, _on_time,
 )  # fmt: skip

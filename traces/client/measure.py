@@ -11,6 +11,7 @@ from traces.client.figures import (
     BenchDistributions,
     BenchSeries,
     BenchThroughput,
+    CachedPrompts,
     Honesty,
 )
 from traces.client.outcomes import BIN_NS, Outcomes, State
@@ -109,6 +110,22 @@ def throughput(outcomes: Outcomes, end_ns: int, connections: int) -> BenchThroug
         most_open=_most_open(begins, ends),
         mean_open=float((ends - begins).sum()) / max(1, end_ns),
         connections=connections,
+    )
+
+
+def cached_prompts(outcomes: Outcomes) -> CachedPrompts | None:
+    """How much of the prompts the server had already; None where it does not say, or had no token to look for."""
+    done = np.frombuffer(outcomes.state, np.int8) == State.DONE
+    told = done & (outcomes.ints("cached") != NEVER)
+    prompt = int(outcomes.ints("prompt")[told].sum())
+    if not prompt:
+        return None
+    cached = int(outcomes.ints("cached")[told].sum())
+    return CachedPrompts(
+        requests=int(np.count_nonzero(told)),
+        prompt_tokens=prompt,
+        cached_tokens=cached,
+        share=cached / prompt,
     )
 
 

@@ -44,6 +44,8 @@ class Outcomes:
         self.prompt = array("q")
         """As the server counted; -1: it did not say."""
         self.output = array("q")
+        self.cached = array("q")
+        """Of `prompt`, by the server's prefix cache; -1: it did not say."""
         self.state = array("b")
         self.why: dict[int, str] = {}
         """Of each request that failed: the kind of failure."""
@@ -64,7 +66,9 @@ class Outcomes:
         self.started_ns.append(started_ns)
         self.asked_prompt.append(num_prompt)
         self.asked_output.append(num_output)
-        for column in (self.first_ns, self.last_ns, self.end_ns, self.prompt, self.output):
+        for column in (
+            self.first_ns, self.last_ns, self.end_ns, self.prompt, self.output, self.cached
+        ):  # fmt: skip
             column.append(NEVER)
         self.state.append(State.OPEN)
         return len(self.state) - 1
@@ -88,6 +92,8 @@ class Outcomes:
         if answer.usage is not None:
             self.prompt[number] = answer.usage.prompt_tokens
             self.output[number] = answer.usage.completion_tokens
+            cached = answer.usage.cached
+            self.cached[number] = NEVER if cached is None else cached
         if failure is None:
             self.state[number] = State.DONE
         else:

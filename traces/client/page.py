@@ -10,6 +10,7 @@ from traces.client.figures import BenchFinding, BenchReport
 from traces.client.measure import times_of
 from traces.client.outcomes import Outcomes, State
 from traces.client.promises import shown
+from traces.client.sent import never_text, shaped_text
 from traces.report import numbers, svg
 from traces.report.document import (
     Charts,
@@ -87,6 +88,9 @@ def _picture(code: str, report: BenchReport) -> str:
             return svg.compared(
                 [(f"{name} {numbers.ms(value)}", value / most, looks[name]) for name, value in pair]
             )
+        case "cached":
+            share = report.cached.share if report.cached is not None else 0.0
+            return svg.bars([(share, "used"), (1 - share, "unused")])
         case "latency":
             t = report.ttft_ms
             named = (("p50", t.p50), ("p90", t.p90), ("p99", t.p99))
@@ -177,8 +181,9 @@ def _requests(report: BenchReport, outcomes: Outcomes, csv_name: str) -> Section
         f"{counts.submitted:,} sent = {counts.done:,} done + {sum(counts.failed.values()):,} failed{f' ({failed})' if failed else ''} + "
         f"{counts.unfinished:,} unfinished."
     )
-    if counts.never_sent:
-        lead += f" {counts.never_sent:,} more were read and never sent."
+    told = [text for text in (never_text(report), shaped_text(report)) if text]
+    if told:
+        lead += f" Of {numbers.counted(report.trace.requests, 'request')} read: {'; '.join(told)}."
     said = [f"{kind}: {message}" for kind, message in counts.said.items()]
     parts: list[Words | Table] = [Words(lines=said)] if said else []
     parts.append(_table(outcomes, csv_name))

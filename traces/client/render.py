@@ -6,7 +6,9 @@ from rich.text import Text
 
 from traces.client.against import told
 from traces.client.figures import BenchReport
+from traces.client.findings import cached_text
 from traces.client.promises import judged_text, shown
+from traces.client.sent import never_text, read_text, shaped_text
 from traces.report import numbers
 from traces.report.promises import goodput_text
 from traces.stats import Spread
@@ -40,14 +42,15 @@ def _facts(report: BenchReport) -> Table:
     bad = f", {numbers.counted(num_bad, 'bad row')}" if num_bad else ""
     table.add_row(
         "trace",
-        f"{report.trace.name} ({report.trace.format}): {numbers.counted(report.trace.requests, 'request')}{bad}",
+        f"{report.trace.name} ({report.trace.format}): {read_text(report)}{bad}",
     )
     failed = ", ".join(f"{n:,} {kind}" for kind, n in counts.failed.items())
-    never = f", {counts.never_sent:,} never sent" if counts.never_sent else ""
+    never = f", {told}" if (told := never_text(report)) else ""
+    shaped = f"; {told}" if (told := shaped_text(report)) else ""
     table.add_row(
         "requests",
         f"{counts.submitted:,} sent: {counts.done:,} done, {sum(counts.failed.values()):,} failed{f' ({failed})' if failed else ''}, "
-        f"{counts.unfinished:,} unfinished{never}{'; interrupted' if counts.interrupted else ''}",
+        f"{counts.unfinished:,} unfinished{never}{'; interrupted' if counts.interrupted else ''}{shaped}",
     )
     for kind, message in counts.said.items():
         table.add_row("", Text(f"{kind}: {message}", style="red"))
@@ -56,6 +59,8 @@ def _facts(report: BenchReport) -> Table:
         f"{speed.output_tokens_per_s:,.1f} output tokens/s, {speed.prompt_tokens_per_s:,.1f} prompt tokens/s, "
         f"{speed.requests_per_s:,.2f} requests/s over {speed.measured_s:,.1f} s; {speed.mean_open:.1f} open on average, {speed.most_open:,} at most",
     )
+    if report.cached is not None:
+        table.add_row("cached", cached_text(report.cached))
     if report.goodput is not None:
         table.add_row("goodput", goodput_text(report.goodput))
         table.add_row("", judged_text(report))

@@ -43,7 +43,7 @@ def inspect(
     with exit_on_error():
         if html is not None:
             Given(context).refuse("port", why="beside --html, which serves nothing")
-        check_outputs(html, source=recording)
+        check_outputs(html, sources=(recording,))
         found = look(recording, partial=partial)
         walk = Walk(recording, found)
         with step_progress(found.num_steps, "replaying") as watch:

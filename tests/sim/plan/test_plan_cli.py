@@ -109,6 +109,32 @@ def test_nothing_that_does_it_is_exit_1_with_the_reason(kilburn, bursts):
     assert kilburn(bursts, "--slo", looser, "--hardware", "L4", "--quick").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("setting", "could"),
+    [
+        ("tensor_parallel=3", "another degree (--set tensor_parallel=N; without it several"),
+        ("kv_gb=0.0001", "a larger pool (--set kv_gb=N, or without it what fits)"),
+        ("utilisation=0.01", "fewer bits a weight (--set dtype=fp8 or int4), or devices with more"),
+    ],
+)
+def test_what_could_do_is_of_the_reason_that_was_met(kilburn, bursts, setting, could):
+    result = kilburn(bursts, "--slo", "ttft=2s", "--hardware", "L4", "--quick", "--set", setting)
+    assert result.exit_code == 1
+    [advised] = re.findall(r"What could do: ([^.]*)\.", words(result.output))
+    assert advised.startswith(could)
+    assert ("fewer bits" in advised) == (setting.startswith("utilisation"))
+
+
+def test_a_promise_that_covers_nobody_is_said_to(kilburn, tmp_path):
+    trace = tmp_path / "ones.csv"
+    trace.write_text(
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:00,10,1\n2023-11-16 18:15:01,10,1\n"
+    )
+    result = kilburn(str(trace), "--slo", "tpot=60ms", "--hardware", "L4", "--quick")
+    assert result.exit_code == 0
+    assert "there tpot_p99 covers no request." in words(result.output)
+
+
 def test_the_first_lines_are_the_answer_its_cost_and_how_sure(kilburn, bursts):
     for flags, sure in (
         (["--quick"], "alone was simulated, once"),
@@ -150,6 +176,8 @@ def test_users_are_asked_for_where_sessions_have_no_arrivals(kilburn, tmp_path):
         (["--slo", "ttft=2s", "--limit", "0"], "--limit: Expected `int` >= 1"),
         (["--slo", "ttft=2s", "--watch-s", "0.1"], "--watch-s 0.1: from 1 second"),
         (["--slo", "ttft=2s", "--set", "until_s=5"], "until_s has no part in this question"),
+        (["--slo", "ttft=2s", "--set", "cost=table:no.csv"], "no.csv cannot be read: No such file"),
+        (["--slo", "ttft=2s", "--block-table", __file__], ".py cannot be read: Extra data"),
     ],
 )
 def test_a_wrong_flag_is_one_sentence_and_exit_2(kilburn, bursts, args, message):

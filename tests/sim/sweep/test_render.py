@@ -5,7 +5,7 @@ from rich.console import Console
 
 from sim.sweep.axes import parse_axes
 from sim.sweep.cache import Cache
-from sim.sweep.render import render
+from sim.sweep.render import render, show_ms
 from sim.sweep.runner import sweep
 from sim.sweep.workers import Workers
 from tests.conftest import DATA
@@ -41,3 +41,14 @@ def test_where_no_request_is_judged_there_is_no_verdict(result):
     assert first.figures is not None
     assert first.figures["good_share"] is None
     assert first.meets is None
+
+
+@pytest.mark.parametrize(
+    ("ms", "said"),
+    [
+        (None, "-"), (0.0, "0.0 ms"), (1e-6, "1e-06 ms"), (0.001, "0.001 ms"), (0.05, "0.1 ms"), (99.94, "99.9 ms"), (100.4, "100 ms"),
+        (1500.0, "1.50 s"),
+    ],
+)  # fmt: skip
+def test_a_short_time_is_not_shown_as_none(ms, said):
+    assert show_ms(ms) == said

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from traces.client.against import told
+from engine.core.errors import ConfigError
+from traces.client.against import read_prediction, told
 from traces.client.figures import Against, Answers
 from traces.client.matched import match, read_rows
 from traces.client.outcomes import Outcomes, State
@@ -74,3 +75,28 @@ def test_one_answer_is_told_in_the_singular(measured, verb):
         kind="bench", title="", differences=[], answers=answers, figures=[], distributions={}
     )
     assert told(against).startswith(f"There {verb} {measured} answer{'s' * (measured != 1)} here")
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ('{"kind": "sweep", "points": []}', "the JSON of a `kilburn sweep`, which holds no single run"),
+        ('{"kind": "plan"}', "the JSON of a `kilburn plan`, which holds no single run"),
+        ('{"kind": "replay", "trace": {}}', "JSON of a `kilburn replay` that lacks figures"),
+        ('{"a": 1}', "JSON, but not of a run"),
+        ('["a"]', "no JSON of a run"),
+        ("a,b\n1,2\n", "no JSON of a run"),
+        ("[" * 100_000, "no JSON of a run"),
+    ],
+)  # fmt: skip
+def test_what_is_no_report_is_told_apart_in_one_sentence(tmp_path, text, what):
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as found:
+        read_prediction(path)
+    said = found.value.message
+    assert said.startswith(f"--against {path}: this is {what}")
+    assert said.endswith(
+        "needed is what `kilburn replay --json FILE` or `kilburn bench --json FILE` writes"
+    )
+    assert not any(mark in said for mark in ("$", "Object", "Expected"))

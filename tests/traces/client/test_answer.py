@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,3 +65,25 @@ def test_error_event_is_a_failure():
     answer = Answer()
     answer.feed(stream(text("a"), {"error": {"message": "no", "code": 3}}), 1)
     assert answer.failure == "error in the stream"
+
+
+@pytest.mark.parametrize(
+    ("details", "cached"),
+    [
+        ({"cached_tokens": 4, "audio_tokens": 0}, 4),
+        ({"cached_tokens": 0}, 0),
+        (None, None),
+        ({}, None),
+        ({"cached_tokens": None}, None),
+        ({"cached_tokens": 8}, None),
+        ({"cached_tokens": -1}, None),
+        ({"cached_tokens": True}, None),
+        ("none", None),
+    ],
+)
+def test_cached_tokens_are_read_where_they_can_be_true_and_spoil_nothing(details, cached):
+    answer = Answer()
+    answer.feed(stream({"usage": {**USAGE["usage"], "prompt_tokens_details": details}}), 1)
+    assert answer.failure is None
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.cached) == (7, cached)

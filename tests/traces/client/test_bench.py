@@ -17,6 +17,7 @@ from tests.conftest import ROOT
 from tests.gateway.live import live, scripted
 from tests.traces.client.stub import Stub, running
 from traces.client.cli import bench
+from traces.report.numbers import percent
 
 STEP_S = 0.01
 
@@ -90,9 +91,17 @@ def test_blocks_that_are_equal_in_the_trace_hit_the_server_s_cache(tmp_path):
     same = trace_file(tmp_path, turns([1, 2, 3, 10 + i] for i in range(4)))
     served = scripted(num_blocks=2048, max_context=2048)
     with live(served) as client:
-        result = call(client.base_url, same, "--warm-up", 0)
+        result = call(
+            client.base_url, same, "--warm-up", 0, "--json", tmp_path / "out.json", "--html", tmp_path / "out.html"
+        )  # fmt: skip
         hits = hit_tokens(client)
     assert result.exit_code == 0, result.output
+    cached = json.loads((tmp_path / "out.json").read_text())["cached"]
+    assert (cached["requests"], cached["cached_tokens"]) == (4, hits)
+    assert cached["share"] == hits / cached["prompt_tokens"]
+    said = f"{percent(cached['share'])} of prompt tokens were cached"
+    assert said in result.output
+    assert said in " ".join((tmp_path / "out.html").read_text().replace("\u00a0", " ").split())
     (tmp_path / "b").mkdir()
     other = trace_file(
         tmp_path / "b",
@@ -120,6 +129,8 @@ def test_lengths_are_calibrated_by_usage_where_there_is_no_tokenize(tmp_path):
     assert report["target"]["tokens_per_word"] == 1
     assert report["target"]["prompt_offset_tokens"] == 1
     assert report["honesty"]["prompt_error"] == 0
+    assert report["cached"] is None, "the server does not say"
+    assert "cached" not in result.output
 
 
 def test_run_is_laid_over_a_prediction(tmp_path):
@@ -230,7 +241,7 @@ def test_a_replay_s_requests_are_matched_by_arrival_and_lengths(tmp_path):
         ),
         (("--timeout-s", "0"), "--timeout-s must be above 0"),
         (("--rate-scale", "-1"), "--rate-scale"),
-        (("--against", "t.jsonl"), "this is no JSON of"),
+        (("--against", "t.jsonl"), "this is no JSON of a run; needed is what"),
         ((), "no answer to /v1/models"),
     ],
 )
