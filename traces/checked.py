@@ -23,6 +23,16 @@ def why_unread(error: Exception) -> str:
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
+_EXPECTED: Final = re.compile(
+    r"Expected `(int|float|bool|str)( \| null)?`(?: (>=|<=|>|<) (\S+))?(?:, got `\w+`)?"
+)
+_KINDS: Final = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "a word",
+}
+_BOUNDS: Final = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
 _NO_VALUE: Final = re.compile(r"Invalid enum value '(.*)'", re.DOTALL)
 
 
@@ -51,10 +61,23 @@ def checked(settings: object, kind: type[S], flags: Mapping[str, str] | None = N
 
 
 def complaint(text: str, kind: object) -> str:
-    """What msgspec says of a value that is no `kind`; of one that is none of several words, with the words."""
+    """What msgspec says of a value that is no `kind`, in plain words; of one that is none of several words, with the words."""
     match = _NO_VALUE.fullmatch(text)
     known = choices(kind)
-    return unknown("value", match[1], known) if match and known else text
+    if match and known:
+        return unknown("value", match[1], known)
+    match = _EXPECTED.fullmatch(text)
+    if not match:
+        return text
+    kind_of, optional, bound, limit = match.groups()
+    within = f" {_BOUNDS[bound]} {_figure(limit)}" if bound else ""
+    return f"expected {_KINDS[kind_of]}{within}{', or none' if optional else ''}"
+
+
+def _figure(text: str) -> str:
+    """A bound as people write it: 1,000,000 where it is written 1000000.0."""
+    value = float(text)
+    return f"{int(text.removesuffix('.0')):,}" if value.is_integer() and "e" not in text else text
 
 
 def choices(kind: object) -> list[str]:

@@ -9,11 +9,12 @@ from rich.progress import Progress
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from engine.core.errors import WeightsError
 from engine.models.dtype import DtypeName, default_dtype
 from engine.models.shape import ModelShape
 from engine.weights.convert import Meta
 from engine.weights.converted import ensure_converted, model_name
-from engine.weights.pull import default_model, pull_default
+from engine.weights.pull import MODEL_MEMBER, default_model, pull_default
 from engine.weights.tokenizer_data import TokenizerData
 
 
@@ -43,7 +44,9 @@ def load_model(
         WeightsError: the file is missing, damaged or of an unsupported kind, it cannot be fetched, or its converted
             copy cannot be written.
     """
-    if path is None:
+    if path is not None:
+        _check_there(path)
+    else:
         path = default_model() or pull_default(progress)
     dtype = dtype or default_dtype()
     converted = ensure_converted(path, dtype, progress)
@@ -63,3 +66,16 @@ def load_model(
         tokenizer=meta.tokenizer,
         ignored=meta.ignored,
     )
+
+
+def _check_there(path: Path) -> None:
+    """A name of a model, where a file is meant, gets more than the system's words."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        raise WeightsError(
+            f"{path}: there is no such file; a model is given as a GGUF file of the Llama family or as its folder, "
+            f"and the default is {Path(MODEL_MEMBER).stem}, served without --model"
+        ) from None
+    except OSError:
+        return  # Whoever reads it says what is wrong.

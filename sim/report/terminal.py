@@ -45,7 +45,7 @@ def _ms(value: float | None) -> str:
         return "-"
     if value < 1000:
         return f"{value:.1f} ms"
-    return f"{value / 1000:.2f} s"
+    return f"{value / 1000:,.2f} s"
 
 
 def _latency_table(rows: Sequence[tuple[str, Spread]]) -> Table:

@@ -60,6 +60,17 @@ def test_summary_shows_counts_span_latency_and_memory(kilburn):
         assert part in text
 
 
+def test_a_latency_above_a_thousand_seconds_has_a_separator(kilburn, tmp_path):
+    trace = tmp_path / "long.jsonl"
+    trace.write_text(
+        '{"format":"kilburn-trace","version":1}\n{"arrival_ns":0,"num_prompt":10,"num_output":120000}\n'
+    )
+    result = kilburn(str(trace), "--model", "Llama-3.1-8B", "--hardware", "A100-80")
+    assert result.exit_code == 0, result.output
+    (line,) = (each for each in result.output.splitlines() if each.startswith("end to end"))
+    assert re.search(r" \d{1,3},\d{3}\.\d\d s", line), line
+
+
 def test_promises_are_judged_and_told_everywhere(kilburn, tmp_path):
     out = tmp_path / "o.json"
     asked = ("--num-blocks", "200", "--slo", "ttft=100ms,tpot=11.2ms,goodput=50%")
@@ -133,7 +144,10 @@ def test_replay_imports_no_torch():
     [
         (["--hardware", "H10O"], "unknown hardware 'H10O' (did you mean H100?)"),
         (["--model", "llama-9"], "unknown model 'llama-9'"),
-        (["--block-size", "0"], "--block-size: Expected `int` >= 1"),
+        (["--block-size", "0"], "--block-size: expected a whole number of at least 1"),
+        (["--num-blocks", "0"], "--num-blocks: expected a whole number of at least 1"),
+        (["--kv-gb", "0"], "--kv-gb: expected a number above 0"),
+        (["--utilisation", "2"], "--utilisation: expected a number of at most 1"),
         (
             ["--dtype", "bf17"],
             "--dtype: unknown value 'bf17' (did you mean bf16?); known are fp32, fp16, bf16",

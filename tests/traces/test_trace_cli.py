@@ -97,7 +97,7 @@ def test_a_recording_of_clients_is_no_trace_and_says_what_makes_one(tmp_path):
         (["convert", DATA / "mooncake_sample.jsonl", "out.csv"], "must end in one of"),
         (
             ["convert", DATA / "mooncake_sample.jsonl", "o.jsonl", "--limit", "0"],
-            "--limit: Expected",
+            "--limit: expected a whole number of at least 1",
         ),
         (["synth", "out.jsonl", "--num", "5"], "give --arrivals"),
         (

@@ -211,8 +211,19 @@ def test_empty_missing_and_unreadable_files_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(WeightsError, match=r"empty\.gguf: is not a whole GGUF file"):
         load_model(tmp_path / "empty.gguf", "float32")
-    with pytest.raises(WeightsError, match=r"none\.gguf: cannot be read: No such file"):
-        load_model(tmp_path / "none.gguf", "float32")
+    with pytest.raises(WeightsError, match=r"cannot be read: Not a directory"):
+        load_model(tmp_path / "empty.gguf" / "inner", "float32")
+
+
+def test_a_name_that_is_no_file_is_told_what_a_model_is_and_what_the_default_is(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(WeightsError) as found:
+        load_model(tmp_path / "Llama-3.1-8B", "float32")
+    said = str(found.value)
+    assert "Llama-3.1-8B: there is no such file; a model is given as a GGUF file" in said
+    assert "the default is SmolLM2-135M-Instruct" in said
+    assert "without --model" in said
 
 
 def test_truncated_file_is_refused_wherever_it_ends(tmp_path: Path) -> None:

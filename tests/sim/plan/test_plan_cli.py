@@ -173,7 +173,7 @@ def test_users_are_asked_for_where_sessions_have_no_arrivals(kilburn, tmp_path):
             ["--slo", "ttft=2s", "--price", "H100=2"],
             "--price H100=2: 'H100' is not compared here, only L4; give it in --hardware too",
         ),
-        (["--slo", "ttft=2s", "--limit", "0"], "--limit: Expected `int` >= 1"),
+        (["--slo", "ttft=2s", "--limit", "0"], "--limit: expected a whole number of at least 1"),
         (["--slo", "ttft=2s", "--watch-s", "0.1"], "--watch-s 0.1: from 1 second"),
         (["--slo", "ttft=2s", "--set", "until_s=5"], "until_s has no part in this question"),
         (["--slo", "ttft=2s", "--set", "cost=table:no.csv"], "no.csv cannot be read: No such file"),
