@@ -1,6 +1,7 @@
 """A plan in plain sentences, the answer first. Knows the result and computes nothing new."""
 
 from sim.plan.advice import advice
+from sim.plan.narrower import narrower_text
 from sim.plan.result import Candidate, Cost, PlanResult, Point, Variant
 from sim.plan.words import SETTINGS, join, promises
 from sim.report.memory_table import memory_line
@@ -33,7 +34,12 @@ def findings_of(result: PlanResult) -> list[str]:
             found.append(_other(candidate))
     if best is None:
         return [*found, *filter(None, [advice(result)])]
-    found += [*_frontier(best, result.slo), *_bound(best), *scaling_text(best)]
+    found += [
+        *narrower_text(best),
+        *_frontier(best, result.slo),
+        *_bound(best),
+        *scaling_text(best),
+    ]
     found += [*_sensitivity(best), *_memory(best)]
     for candidate in result.candidates:
         found += _not_monotone(candidate)

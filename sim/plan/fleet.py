@@ -9,9 +9,10 @@ from msgspec.structs import replace
 from sim.plan.bound import BoundFigures
 from sim.plan.desk import Inquiry, Job, sure
 from sim.plan.machines import alone_settings, degrees_of, machine_of, reason_alone
+from sim.plan.narrower import as_sized, not_enough, too_small, too_weak, with_narrower
 from sim.plan.points import Price, cost_of, point_of
 from sim.plan.question import Question
-from sim.plan.result import Autoscaling, LowerBound, PlanTrace, Point, Reason
+from sim.plan.result import Autoscaling, LowerBound, Narrower, PlanTrace, Point, Reason
 from sim.plan.search import fewest
 from sim.plan.seek import seek
 from sim.plan.sized import Sized, new_candidate, with_replicas
@@ -30,10 +31,12 @@ def size_fleet(question: Question, hardware: str, price: Price, trace: PlanTrace
     machine: Resolved | None = None
     alone: Outcome | None = None
     failed: Resolved | None = None
+    looked_at: list[Narrower] = []
     for degree in degrees_of(question):
         tried = machine_of(question, hardware, degree, replicas=1)
         if isinstance(tried, Reason):
             reason = reason if machine is not None else tried
+            looked_at.append(too_small(degree))
             continue
         idle = question.machine(hardware=hardware, tensor_parallel=degree, **alone_settings(trace))
         machine = tried
@@ -42,7 +45,9 @@ def size_fleet(question: Question, hardware: str, price: Price, trace: PlanTrace
         assert alone is not None
         if alone.meets:
             sized = yield from _fewest(question, machine, price, alone)
-            return (yield from _spread_wider(question, sized, degree, price, trace))
+            sized = yield from _spread_wider(question, sized, price, trace, looked_at)
+            return Sized(with_narrower(sized.candidate, looked_at), sized.machine, sized.alone)
+        looked_at.append(too_weak(degree, alone))
         failed = idle
     if machine is not None and failed is not None:
         [result] = yield [question.trial(failed)]
@@ -56,14 +61,16 @@ def size_fleet(question: Question, hardware: str, price: Price, trace: PlanTrace
 
 
 def _spread_wider(
-    question: Question, sized: Sized, degree: int, price: Price, trace: PlanTrace
+    question: Question, sized: Sized, price: Price, trace: PlanTrace, looked_at: list[Narrower]
 ) -> Inquiry[Sized]:
     """The answer, or that of replicas spread over more devices, where that takes fewer of them in all. Every degree is tried that could.
 
     A replica of twice the devices reads its weights in half the time and has more than twice the pool, so it can be worth more than two. One degree that
-    takes no fewer says nothing of the next: round robin can give all long prompts to one of two replicas, and a single one shares them.
+    takes no fewer says nothing of the next: round robin can give all long prompts to one of two replicas, and a single one shares them. What each degree
+    takes is put to `looked_at`.
     """
-    hardware = sized.candidate.hardware
+    hardware, degree = sized.candidate.hardware, sized.candidate.tensor_parallel
+    looked_at.append(as_sized(sized.candidate))
     for wider in degrees_of(question):
         if wider <= degree:
             continue
@@ -77,10 +84,12 @@ def _spread_wider(
                 break
             [probe] = yield [question.trial(with_replicas(machine, room), question.most)]
             if not sure(probe).meets:
+                looked_at.append(not_enough(wider, room))
                 continue
         idle = question.machine(hardware=hardware, tensor_parallel=wider, **alone_settings(trace))
         [result] = yield [question.trial(idle)]
         other = yield from _fewest(question, machine, price, sure(result))
+        looked_at.append(as_sized(other.candidate))
         if other.candidate.devices is not None and other.candidate.devices < (devices or math.inf):
             sized = other
     return sized

@@ -151,6 +151,16 @@ class Variant(Struct, frozen=True, kw_only=True):
         return bool(self.clauses)
 
 
+class Narrower(Struct, frozen=True, kw_only=True):
+    """A smaller tensor parallel degree than the answer's, as far as it was looked at."""
+
+    tensor_parallel: int
+    replicas: int | None = None
+    """What it would take."""
+    reason: Reason | None = None
+    """Why it cannot do it, or not with as many as were tried, where no number is known."""
+
+
 class Candidate(Struct, frozen=True, kw_only=True):
     """One kind of machine."""
 
@@ -168,6 +178,8 @@ class Candidate(Struct, frozen=True, kw_only=True):
     at_least: bool = False
     """The search for users stopped at as many as were allowed, and those are served well: more may fit."""
     devices: int | None
+    narrower: list[Narrower] = []
+    """Of a fleet whose replicas are spread over several devices: the smaller degrees, smallest first."""
     cost: Cost | None
     usd_per_user_hour: float | None
     monotone: bool | None

@@ -5,6 +5,7 @@ from html import escape
 from typing import Final
 
 from sim.plan.findings import machines, point_at
+from sim.plan.narrower import BEGINNING
 from sim.plan.result import Candidate, PlanResult
 from traces.report import numbers, svg
 from traces.report.document import Finding
@@ -195,6 +196,10 @@ def _no_bound(sentence: str, result: PlanResult) -> Shown:
     return "no bound", "", "A bound is proved from the cost model, and a table has no formula."
 
 
+def _narrower(sentence: str, result: PlanResult) -> Shown:
+    return "", "", "The same search with smaller replicas."
+
+
 def _draws(sentence: str, result: PlanResult) -> Shown:
     again = _best(result).reseeding
     if again is None:
@@ -243,4 +248,5 @@ _KINDS: Final[tuple[tuple[tuple[str, ...], Callable[[str, PlanResult], Shown]], 
     (("No lower bound",), _no_bound),
     (("How sure",), _draws),
     (("None of", "What moves"), _settings),
+    ((BEGINNING,), _narrower),
 )

@@ -21,6 +21,10 @@ def test_a_model_that_does_not_fit_one_device_is_spread_over_several(tmp_path):
     assert candidate.tensor_parallel == 4
     assert candidate.devices == 4 * (candidate.replicas or 0)
     assert "(4 x L4)" in result.findings[0]
+    assert [one.tensor_parallel for one in candidate.narrower] == [1, 2]
+    assert {one.reason.code for one in candidate.narrower if one.reason} == {"no_fit"}
+    unfit = "too little memory for the model and a pool"
+    assert f"Replicas of fewer devices: 1 x L4, {unfit}; 2 x L4, {unfit}." in result.findings
 
 
 def test_replicas_are_spread_over_more_devices_where_fewer_do_in_all(tmp_path):
@@ -33,6 +37,10 @@ def test_replicas_are_spread_over_more_devices_where_fewer_do_in_all(tmp_path):
     [best] = plan(question(trace, slo, max_replicas=24)).candidates
     assert best.devices == min(known.values()) < known.get(2, 10**6)
     assert best.tensor_parallel == min(d for d, count in known.items() if count == best.devices)
+    by_degree = {one.tensor_parallel: one for one in best.narrower}
+    assert by_degree[1].reason is not None
+    assert by_degree[1].reason.code == "alone"
+    assert 2 * (by_degree[2].replicas or 99) == known.get(2, 198)
     assert best.alone is not None
     assert (best.alone.tpot_ms.max or 99) < 30
 
@@ -44,5 +52,14 @@ def test_a_degree_that_takes_no_fewer_devices_does_not_end_the_search(tmp_path):
     trace.write_text(COLUMNS + "".join(rows))
     known = answers(trace, "ttft_p99=2900ms", "A100-80", (1, 2, 4))
     assert known == {1: 5, 2: 6, 4: 4}
-    [best] = plan(question(trace, "ttft_p99=2900ms"), ["A100-80"]).candidates
+    result = plan(question(trace, "ttft_p99=2900ms"), ["A100-80"])
+    [best] = result.candidates
     assert (best.tensor_parallel, best.devices) == (4, 4)
+    assert (
+        "Replicas of fewer devices: 1 x A100-80, 5 replicas would be needed; 2 x A100-80, 2 replicas are not enough."
+        in result.findings
+    )
+    [single] = plan(
+        question(trace, "ttft_p99=2900ms", settings={"tensor_parallel": 1}), ["A100-80"]
+    ).candidates
+    assert single.narrower == []
