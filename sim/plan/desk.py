@@ -37,10 +37,10 @@ Inquiry = Generator[Jobs, Results, T]
 
 
 class Standing(NamedTuple):
-    """How far the work is."""
+    """How far the work is, in simulations: a plan's other jobs are not counted, as its report does not count them."""
 
     done: int
-    """Simulations, those from the cache included."""
+    """Those from the cache included."""
     cached: int
     running: int
     """Under way, or waiting for a worker."""
@@ -75,10 +75,8 @@ class Desk:
         self._jobs: dict[str, Job] = {}
         """Under way."""
         self._cached = 0
-        self.num_jobs = 0
-        """Different jobs that have been asked for."""
         self.num_simulations = 0
-        """Those of them that simulate."""
+        """Different ones that have been asked for."""
 
     def run(self, inquiries: Sequence[Inquiry[T]]) -> list[T]:
         """What each inquiry finds, in order.
@@ -110,11 +108,10 @@ class Desk:
     def _submit(self, job: Job) -> None:
         if job.key in self._results or job.key in self._jobs:
             return
-        self.num_jobs += 1
         self.num_simulations += job.simulates
         found = self._cache.get(job.key, job.kind)
         if found is not None:
-            self._cached += 1
+            self._cached += job.simulates
             self._know(job, found)
             return
         self._jobs[job.key] = job
@@ -137,9 +134,10 @@ class Desk:
 
     def _tell(self) -> None:
         if self._watch is not None:
-            done = self.num_jobs - len(self._jobs)
+            running = sum(job.simulates for job in self._jobs.values())
+            done = self.num_simulations - running
             label = next((job.label for job in self._jobs.values()), "")
-            self._watch(Standing(done, self._cached, len(self._jobs), label))
+            self._watch(Standing(done, self._cached, running, label))
 
 
 class _Asked(Generic[T]):

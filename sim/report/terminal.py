@@ -15,7 +15,7 @@ from traces.report import numbers
 from traces.report.promises import goodput_text
 from traces.stats import Spread
 
-_LABEL_COLUMNS: Final = 46
+_LABEL_COLUMNS: Final = 52
 """What the columns left of a chart take."""
 _EIGHTHS: Final = " ▁▂▃▄▅▆▇█"
 
@@ -77,11 +77,12 @@ def _memory_table(report: ReplayReport, width: int) -> Table:
     for name, mean, values, colour in categories:
         chart = Text(sparkline(resample(values, columns), pool), style=colour)
         table.add_row(name, f"{mean / pool:.1%}", f"{mean:,.0f}", chart)
+    length = numbers.seconds(float(f"{series.end_s[0]:.2g}")) if series.end_s else ""
     for name, values in (("running", series.running), ("waiting", series.waiting)):
         top = max(values, default=0.0)
         mean = batch.mean_running if name == "running" else batch.mean_waiting
         chart = Text(sparkline(resample(values, columns), top), style="magenta")
-        table.add_row(f"{name}, to {top:.1f}", "", f"{mean:,.1f}", chart)
+        table.add_row(f"{name}, {length} means to {top:,.1f}", "", f"{mean:,.1f}", chart)
     return table
 
 

@@ -8,7 +8,7 @@ from engine.core.errors import ConfigError
 from sim.hardware import find_hardware, measure_cpu
 
 BUILT_IN = [
-    "A100-40", "A100-80", "H100", "H200", "B200", "L4", "L40S", "RTX 4090", "RTX PRO 6000", "MI300X",
+    "A100-40", "A100-80", "H100", "H200", "B200", "L4", "L40S", "RTX 4090", "RTX PRO 6000", "RTX PRO 6000 Workstation", "MI300X",
 ]  # fmt: skip
 
 
@@ -20,7 +20,9 @@ def test_every_entry_has_a_source_and_bf16(name):
     assert 20 < hardware.memory_bytes / 2**30 < 200
     assert hardware.usd_per_hour
     assert date.fromisoformat(hardware.price_date) > date(2026, 1, 1)
-    assert "price" in hardware.price_source or "marketplace" in hardware.price_source
+    assert (
+        "list price" in hardware.price_source or "lowest marketplace offer" in hardware.price_source
+    )
     assert hardware.link_gb_per_s
 
 

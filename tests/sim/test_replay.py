@@ -297,6 +297,15 @@ def printed(report) -> str:
     return words(capture.get())
 
 
+def test_the_top_of_a_chart_is_told_as_a_mean_of_its_bins():
+    report = replayed(DATA / "azure_sample.csv")
+    series = report.over_time
+    found = re.search(r"running, ([\d.]+) s means to ([\d.]+)", printed(report))
+    assert found is not None
+    assert float(found[1]) == pytest.approx(series.end_s[0], rel=0.05)
+    assert float(found[2]) == pytest.approx(max(series.running), abs=0.05)
+
+
 def test_replicas_share_the_requests_and_their_pools_add_up():
     one, two = replayed(DATA / "azure_sample.csv"), replayed(DATA / "azure_sample.csv", replicas=2)
     assert two.requests == one.requests

@@ -8,6 +8,7 @@ from typing import Final
 
 from traces.report import numbers, svg
 from traces.report.document import Chart, Charts, Line, OverTime, Strip
+from traces.report.labels import place_labels
 from traces.report.scale import (
     Axis,
     Format,
@@ -172,33 +173,8 @@ def _chart(chart: Chart) -> str:
         named = list(enumerate(chart.x_names))[::every]
         x_ticks = [Tick(x.place(float(at)), name) for at, name in named]
     shapes = [svg.gridlines([t.place for t in x_ticks], [t.place for t in y_ticks])]
-    spots = []
-    for mark in chart.marks:
-        if mark.x is not None and mark.y is not None:
-            left, top = 100 * x.place(mark.x), 100 * (1 - y.place(mark.y))
-            side = (" left" if left > 60 else "") + (" high" if top < 6 else "")
-            spots.append(
-                f'<b class="spot {mark.look}{side}" style="left:{left:.2f}%;top:{top:.2f}%"><i></i>'
-                f"<span>{escape(mark.text)}</span></b>"
-            )
-        elif mark.y is not None:
-            place = 100 * (1 - y.place(mark.y))
-            spots.append(
-                f'<b class="limit" style="top:{place:.2f}%"><span>{escape(mark.text)}</span></b>'
-            )
-        elif mark.x is not None:
-            place = 100 * x.place(mark.x)
-            spots.append(
-                f'<b class="limit upright" style="left:{place:.2f}%"><span>{escape(mark.text)}</span></b>'
-            )
-    for curve in chart.curves:
-        if curve.joined:
-            shapes.append(svg.curve(curve.x, curve.y, x, y, curve.look))
-        if curve.dots:
-            spots += [
-                f'<b class="spot {curve.look}" style="left:{100 * x.place(a):.2f}%;top:{100 * (1 - y.place(b)):.2f}%"><i></i></b>'
-                for a, b in zip(curve.x, curve.y, strict=True)
-            ]
+    shapes += [svg.curve(c.x, c.y, x, y, c.look) for c in chart.curves if c.joined]
+    spots = [*_marked(chart, x, y), *_dots(chart, x, y)]
     keys = "".join(
         f'<div><dt><i class="key line {curve.look}"></i>{escape(curve.label)}</dt><dd data-rest=""></dd></div>'
         for curve in chart.curves
@@ -211,6 +187,55 @@ def _chart(chart: Chart) -> str:
         f'<div class="axis"><div class="plot">{_x_ticks(x_ticks)}</div></div>'
         f'<p class="xtitle">{escape(chart.x_title)}</p><dl class="readout">{keys}</dl></figure>'
     )
+
+
+def _marked(chart: Chart, x: Axis, y: Axis) -> list[str]:
+    """Marks with their texts where there is room."""
+    points = [
+        (mark, (x.place(mark.x), 1 - y.place(mark.y)))
+        for mark in chart.marks
+        if mark.x is not None and mark.y is not None
+    ]
+    levels = [(m, 1 - y.place(m.y)) for m in chart.marks if m.x is None and m.y is not None]
+    curves = [
+        [(x.place(a), 1 - y.place(b)) for a, b in zip(c.x, c.y, strict=True)] for c in chart.curves
+    ]
+    joined = [corners for c, corners in zip(chart.curves, curves, strict=True) if c.joined]
+    dots = [at for c, corners in zip(chart.curves, curves, strict=True) if c.dots for at in corners]
+    found = place_labels(
+        [(mark.text, at) for mark, at in points],
+        [(mark.text, at) for mark, at in levels],
+        joined,
+        [*(at for _, at in points), *dots],
+    )
+    spots = []
+    for (mark, (left, top)), side, on_paper in zip(
+        points, found.points, found.on_paper, strict=True
+    ):
+        look = f"{side}{'' if on_paper else ' screen'}"
+        text = f'<span class="{look}">{escape(mark.text)}</span>' if side is not None else ""
+        spots.append(
+            f'<b class="spot {mark.look}" style="left:{100 * left:.2f}%;top:{100 * top:.2f}%"><i></i>{text}</b>'
+        )
+    spots += [
+        f'<b class="limit" style="top:{100 * top:.2f}%"><span class="{side}">{escape(mark.text)}</span></b>'
+        for (mark, top), side in zip(levels, found.limits, strict=True)
+    ]
+    spots += [
+        f'<b class="limit upright" style="left:{100 * x.place(mark.x):.2f}%"><span>{escape(mark.text)}</span></b>'
+        for mark in chart.marks
+        if mark.x is not None and mark.y is None
+    ]
+    return spots
+
+
+def _dots(chart: Chart, x: Axis, y: Axis) -> list[str]:
+    return [
+        f'<b class="spot {curve.look}" style="left:{100 * x.place(a):.2f}%;top:{100 * (1 - y.place(b)):.2f}%"><i></i></b>'
+        for curve in chart.curves
+        if curve.dots
+        for a, b in zip(curve.x, curve.y, strict=True)
+    ]
 
 
 def _said(chart: Chart) -> str:

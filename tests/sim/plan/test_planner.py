@@ -312,7 +312,12 @@ def test_whole_plans_do_not_depend_on_workers_or_cache(bursts, tmp_path):
     )
     hardware = ["L4", "A100-80"]
     alone = encode_figures(plan(asked, hardware))
-    assert encode_figures(plan(asked, hardware, count=2, folder=tmp_path / "c")) == alone
+    seen = []
+    told = plan(asked, hardware, count=2, folder=tmp_path / "c", watch=seen.append)
+    assert encode_figures(told) == alone
+    assert (seen[-1].done, seen[-1].running) == (told.simulations, 0), (
+        "progress and report count alike"
+    )
     seen = []
     again = plan(asked, hardware, folder=tmp_path / "c", watch=seen.append)
     assert encode_figures(again) == alone
