@@ -13,6 +13,7 @@ from gateway.serving import ServeOptions
 from sim.config import ReplayConfig
 from sim.flags import ReplayFlags
 from traces.flags import ShapingFlags
+from traces.given import Given
 from traces.shaping import Shaping
 from traces.spread import spread
 
@@ -24,7 +25,10 @@ def defaults(settings: Struct, *without: str) -> dict[str, object]:
 
 
 def test_the_flags_of_a_replay_are_its_settings_with_their_defaults() -> None:
-    assert ReplayFlags().settings() == defaults(ReplayConfig(), "shaping", "until_s")
+    app = typer.Typer()
+    app.command()(lambda: None)
+    nothing = Given(typer.Context(typer.main.get_command(app)))
+    assert ReplayFlags().settings(nothing) == defaults(ReplayConfig(), "shaping", "until_s")
 
 
 def test_the_flags_of_shaping_are_its_settings_with_their_defaults() -> None:

@@ -7,7 +7,7 @@ from traces.report import numbers
 def read_text(report: BenchReport) -> str:
     """How many requests were read, and where reading stopped."""
     limit, read = report.settings.shaping.limit, report.trace.requests
-    asked = f", the first that --limit {limit:,} takes" if limit is not None and read else ""
+    asked = f", the first that --limit {read:,} takes" if limit == read else ""
     return f"{numbers.counted(read, 'request')} read{asked}"
 
 

@@ -10,6 +10,7 @@ from tests.traces.client.test_bench import call, row, trace_file
     ("rows", "flags", "told"),
     [
         ([row(0)] * 3, (), ("3 requests read", "3 sent: 3 done, 0 failed, 0 unfinished throughput")),
+        ([row(0)] * 3, ("--limit", 9), ("3 requests read requests 3 sent",)),
         ([row(0)] * 3, ("--limit", 2), ("2 requests read, the first that --limit 2 takes", "2 sent")),
         (
             [row(0), row(0.01), row(900), row(901)],
