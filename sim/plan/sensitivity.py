@@ -6,7 +6,7 @@ from msgspec import Struct
 
 from engine.core.errors import ConfigError
 from sim.config import ReplayConfig
-from sim.plan.desk import Inquiry
+from sim.plan.desk import Inquiry, Job
 from sim.plan.ladder import Ladder
 from sim.plan.question import Question
 from sim.plan.result import Variant
@@ -94,14 +94,14 @@ def vary(question: Question, sized: Sized, change: Change) -> Inquiry[Variant]:
     except ConfigError as error:
         return _variant(change, base, ladder, reason=error.message)
     place = ladder.sizes.index(ladder.answer)
-    [result] = yield [ladder.job(machine, ladder.answer)]
+    [result] = yield [_named(ladder.job(machine, ladder.answer), change)]
     if isinstance(result, Failure):
         return _variant(change, base, ladder, reason=result.message)
     step = -1 if result.meets else 1
     answer = ladder.answer if result.meets else None
     reason = None if result.meets else f"not even with {ladder.sizes[-1]}"
     while 0 <= (place := place + step) < len(ladder.sizes):
-        [other] = yield [ladder.job(machine, ladder.sizes[place], whole=False)]
+        [other] = yield [_named(ladder.job(machine, ladder.sizes[place], whole=False), change)]
         if isinstance(other, Failure):
             reason = f"with {ladder.sizes[place]}: {other.message}"
             break
@@ -111,6 +111,11 @@ def vary(question: Question, sized: Sized, change: Change) -> Inquiry[Variant]:
         if other.meets != result.meets:
             break
     return _variant(change, base, ladder, answer, result, reason)
+
+
+def _named(job: Job, change: Change) -> Job:
+    """The job as people who wait are told of it: some settings take many times as long as others."""
+    return job._replace(label=f"{job.label} with {change.setting}={show(change.value)}")
 
 
 def _variant(

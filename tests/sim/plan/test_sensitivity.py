@@ -106,9 +106,10 @@ def test_a_size_that_fails_ends_the_walk_and_what_was_found_stands(bursts, outco
         Failure("it broke", is_ours=False) if m is None else replace(outcome, meets=m)
         for m in outcomes
     ]
-    next(inquiry)
+    asked_for = next(inquiry)
     for result in results[:-1]:
-        inquiry.send([result])
+        assert [job.label.endswith(" x L4 with policy=fair") for job in asked_for] == [True]
+        asked_for = inquiry.send([result])
     with pytest.raises(StopIteration) as end:
         inquiry.send([results[-1]])
     variant = end.value.value
