@@ -207,19 +207,11 @@ class Roofline:
 
     def leap_ns(self, work: StepWork, steps: int) -> NDArray[np.int64]:
         """`step_ns` of each of `steps` steps, in a few array operations of the same arithmetic."""
-        host = self._host_of_ns(work)
         times: NDArray[np.float64] = np.multiply(
             growing_context(work, steps), self._context_ns, dtype=np.float64
         )
         times += self._without_context_ns(work)
-        if self._overlap:
-            np.maximum(times, host, out=times)
-        else:
-            times += host
-        times += self._step_ns
-        np.rint(times, out=times)
-        np.maximum(times, 1.0, out=times)
-        return times.astype(np.int64)
+        return self._with_host(times, self._host_of_ns(work))
 
     def run_ns(self, sizes: NDArray[np.int64], contexts: NDArray[np.int64]) -> NDArray[np.int64]:
         """`step_ns` of steps of decodes, by the same arithmetic: what does not depend on contexts is kept for each size."""
@@ -230,15 +222,7 @@ class Roofline:
             self._host_of = np.array([self._host_of_ns(work) for work in works])
         times: NDArray[np.float64] = np.multiply(contexts, self._context_ns, dtype=np.float64)
         times += self._device_of[sizes]
-        host = self._host_of[sizes]
-        if self._overlap:
-            np.maximum(times, host, out=times)
-        else:
-            times += host
-        times += self._step_ns
-        np.rint(times, out=times)
-        np.maximum(times, 1.0, out=times)
-        return times.astype(np.int64)
+        return self._with_host(times, self._host_of[sizes])
 
     def chunks_ns(self, work: StepWork, steps: int) -> NDArray[np.int64]:
         """`step_ns` of steps with a chunk each, by the same arithmetic."""
@@ -251,15 +235,7 @@ class Roofline:
         times: NDArray[np.float64] = np.multiply(context, self._context_ns, dtype=np.float64)
         times += self._products_ns(work.num_tokens) + (self._rest_ns(work) + attention)
         np.maximum(times, self._eager_ns, out=times)
-        host = self._host_of_ns(work)
-        if self._overlap:
-            np.maximum(times, host, out=times)
-        else:
-            times += host
-        times += self._step_ns
-        np.rint(times, out=times)
-        np.maximum(times, 1.0, out=times)
-        return times.astype(np.int64)
+        return self._with_host(times, self._host_of_ns(work))
 
     def parts(self, most_tokens: int) -> Parts:
         """What the sum is made of; of a mixture of experts the straight line below what up to `most_tokens` tokens touch."""
@@ -290,6 +266,19 @@ class Roofline:
             step_ns=self._step_ns,
             overlap=self._overlap,
         )
+
+    def _with_host(
+        self, times: NDArray[np.float64], host: NDArray[np.float64] | float
+    ) -> NDArray[np.int64]:
+        """Whole steps from what the device takes, which is overwritten, and the host."""
+        if self._overlap:
+            np.maximum(times, host, out=times)
+        else:
+            times += host
+        times += self._step_ns
+        np.rint(times, out=times)
+        np.maximum(times, 1.0, out=times)
+        return times.astype(np.int64)
 
     def _without_context_ns(self, work: StepWork) -> float:
         """The device's work, but for what decoding sequences read of their contexts."""
